@@ -1,0 +1,30 @@
+# Everything starts here: `make demo` shows it working, `make test` checks it, `make setup` prepares .venv alone.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: setup demo test check clean
+
+setup: $(STAMP)
+
+# The pins live in constraints.txt alone; pyproject.toml keeps ranges, so that users keep the torch they have.
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+demo: setup
+	$(BIN)/perdure demo
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# Two worker processes with one torch thread each: two with two threads on two cores crawl.
+test: check
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache

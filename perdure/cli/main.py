@@ -1,0 +1,181 @@
+"""`perdure`: the verbs. Exit codes: 0 done, 1 failed, 2 asked wrongly, 130 stopped by Ctrl-C."""
+
+import json
+import sys
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, ParamSpec
+
+import typer
+from rich.console import Console
+
+from perdure.errors import PerdureError
+
+P = ParamSpec("P")
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="Robust continual learning.", pretty_exceptions_enable=False
+)
+screen = Console(highlight=False)
+notes = Console(stderr=True, highlight=False)
+
+Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random.")]
+Tasks = Annotated[int | None, typer.Option(min=1, help="Only the first N tasks.")]
+PlanWishes = Annotated[list[str], typer.Option("--plan", metavar="NAME=VALUE", help="Change the plan, e.g. epochs=10.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Data on standard output and nothing else.")]
+Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1, mps.")]
+
+
+def verb(action: Callable[P, None]) -> Callable[P, None]:
+    """A command whose errors are one clear line."""
+
+    @wraps(action)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            action(*args, **kwargs)
+        except PerdureError as error:
+            notes.print(f"perdure: {error}", markup=False, soft_wrap=True)
+            raise typer.Exit(error.exit_code) from None
+        except KeyboardInterrupt:
+            notes.print("perdure: stopped; what was finished before is in its place, this run left nothing behind")
+            raise typer.Exit(130) from None
+        except BrokenPipeError:  # the reader went away, e.g. `perdure ls | head`
+            sys.stderr.close()
+            raise typer.Exit(0) from None
+
+    return app.command()(guarded)
+
+
+@verb
+def ls(
+    what: Annotated[str, typer.Argument(help="methods, networks, benchmarks or probes; all when left out.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """List what there is."""
+    from perdure.cli.show import SHELVES, listing, shelf
+
+    names = [what] if what else list(SHELVES)
+    if as_json:
+        print(
+            json.dumps(
+                {name: {key: e.about for key, e in shelf(name).entries().items()} for name in names}, ensure_ascii=False
+            )
+        )
+        return
+    for name in names:
+        screen.print(listing(name))
+        screen.print()
+
+
+@verb
+def show(method: Annotated[str, typer.Argument(help="A method's name.")], as_json: AsJson = False) -> None:
+    """Show a method: what it is, its values with the paper's symbols, its presets with their sources."""
+    from perdure.cli.show import description, description_tables
+
+    described = description(method)
+    if as_json:
+        print(json.dumps(described, ensure_ascii=False))
+        return
+    screen.print(f"[bold]{method}[/]: {described['about']}\n")
+    for table in description_tables(described):
+        screen.print(table)
+        screen.print()
+
+
+@verb
+def run(
+    method: Annotated[str, typer.Argument(help="A method, see `perdure ls methods`.")],
+    benchmark: Annotated[str, typer.Argument(help="A benchmark, see `perdure ls benchmarks`.")],
+    seed: Seed = 1,
+    wishes: Annotated[
+        list[str], typer.Option("--set", metavar="NAME=VALUE", help="Set a value of the method, e.g. mix_weight=0.2.")
+    ] = [],  # noqa: B006 — typer reads it, nobody changes it
+    plan: PlanWishes = [],  # noqa: B006
+    tasks: Tasks = None,
+    network: Annotated[str | None, typer.Option("--net", help="Another network, see `perdure ls networks`.")] = None,
+    probe: Annotated[list[str], typer.Option(help="Also measure, e.g. fgsm.")] = [],  # noqa: B006
+    root: Annotated[
+        Path | None, typer.Option(help="Where the data are.", show_default="PERDURE_DATA, else the cache")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Where records go.")] = Path("runs"),
+    device: Device = "cpu",
+    as_json: AsJson = False,
+) -> None:
+    """Learn a benchmark's tasks one after another with a method."""
+    from perdure.lab.spec import assignments, spec
+    from perdure.report.tables import comparison, matrix
+
+    wanted = spec(
+        method, benchmark, seed=seed, network=network, tasks=tasks, values=assignments(wishes), plan=assignments(plan)
+    )
+    record = _watched(wanted, out=out, root=root, device=device, probes=probe)
+    if as_json:
+        print(json.dumps(record, ensure_ascii=False))
+        return
+    screen.print(matrix(record))
+    screen.print(comparison([record]))
+    screen.print(f"record: {record['path']}", soft_wrap=True)
+
+
+DEMO_METHODS = ("finetune", "gpm", "rcl")
+
+
+@verb
+def demo(
+    seed: Seed = 1,
+    tasks: Tasks = None,
+    plan: PlanWishes = [],  # noqa: B006
+    out: Annotated[Path, typer.Option(help="Where records and pictures go.")] = Path("demo"),
+    device: Device = "cpu",
+    as_json: AsJson = False,
+) -> None:
+    """The main job on the data shipped in the package: three methods learn six tasks and are compared."""
+    from perdure.lab.spec import assignments, spec
+    from perdure.lab.store import write
+    from perdure.report.figures import accuracy_matrix
+    from perdure.report.tables import comparison, matrix
+
+    notes.print("Three methods learn the same tasks one after another; none may look back at old data.")
+    records = []
+    for method in DEMO_METHODS:
+        wanted = spec(method, "six", seed=seed, tasks=tasks, plan=assignments(plan))
+        records.append(_watched(wanted, out=out, device=device, probes=["fgsm"]))
+    pictures = []
+    try:
+        for record in records:
+            pictures.append(out / f"{record['method']}.png")
+            write(pictures[-1], accuracy_matrix(record))
+    except PerdureError as error:  # the figures below are worth showing without pictures
+        pictures = []
+        notes.print(f"no pictures: {error}", soft_wrap=True, markup=False)
+    if as_json:
+        print(json.dumps({"runs": records, "pictures": [str(p) for p in pictures]}, ensure_ascii=False))
+        return
+    for record in records:
+        screen.print(matrix(record))
+        screen.print()
+    screen.print(comparison(records))
+    screen.print(
+        "ACC: accuracy on all tasks at the end. BWT: what old tasks lost (−) or gained (+) since they were learned.\n"
+        "New task: accuracy just after learning a task. FGSM: ACC when every pixel may move by so many steps of 255."
+    )
+    for picture in pictures:
+        screen.print(f"picture: {picture}", soft_wrap=True)
+
+
+def _watched(wanted: Any, **places: Any) -> dict[str, Any]:
+    """A run with its progress on standard error."""
+    from perdure.lab.progress import Bar
+    from perdure.lab.run import open_stream, run
+
+    stream = open_stream(wanted, places.get("root"))
+    with Bar(wanted.method, len(stream), notes) as bar:
+        return run(wanted, stream=stream, watch=bar, **places)
+
+
+def main() -> None:
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""Every error that perdure raises on purpose. Each says what to do next.
+
+PerdureError
+├── AskedWrongly          the request itself is wrong                       (exit code 2)
+│   ├── UnknownName       no method, network, benchmark … of that name
+│   └── WrongValue        a value that is not allowed
+├── BadData               images or labels that cannot be learned from      (exit code 1)
+│   └── MissingFile       a file that should be there is not
+├── TooFewSamples         batch statistics need two samples                 (exit code 1)
+└── Diverged              the loss is no longer a number                    (exit code 1)
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class PerdureError(Exception):
+    """Something the user can mend; the message says how."""
+
+    exit_code = 1
+
+
+class AskedWrongly(PerdureError):
+    exit_code = 2
+
+
+class UnknownName(AskedWrongly):
+    """A name that is not known; lists the near ones.
+
+    >>> print(UnknownName("method", "rlc", ["gpm", "rcl"]))
+    no method 'rlc'; did you mean rcl? (all: gpm, rcl)
+    """
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        everything = sorted(known)
+        near = get_close_matches(name.lower(), everything, n=3, cutoff=0.5)
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        super().__init__(f"no {kind} {name!r}{hint} (all: {', '.join(everything) or 'none'})")
+
+
+class WrongValue(AskedWrongly):
+    pass
+
+
+class BadData(PerdureError):
+    pass
+
+
+class MissingFile(BadData):
+    pass
+
+
+class TooFewSamples(PerdureError):
+    pass
+
+
+class Diverged(PerdureError):
+    pass

@@ -1,0 +1,109 @@
+"""One run, from specification to record."""
+
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import numpy
+import safetensors.torch
+import torch
+
+import perdure
+from perdure import registry
+from perdure.lab.spec import RunSpec
+from perdure.lab.store import run_directory, write, write_json, write_lines
+from perdure.methods.method import Method
+from perdure.nets.network import Network
+from perdure.ops.scores import average_accuracy, backward_transfer, forgetting, learning_accuracy
+from perdure.seeding import chance
+from perdure.train.fit import Watch
+from perdure.train.learn import Learned, learn
+from perdure.types import Stream
+
+DEFINITIONS = {
+    "acc": "mean of the last row of the accuracy matrix, percent",
+    "bwt": "mean over tasks 1…T−1 of last row − diagonal, percent points",
+    "learning_accuracy": "mean of the diagonal, percent",
+    "forgetting": "mean over tasks 1…T−1 of best ever − last row, percent points",
+    "seconds": "training, without evaluation and probes",
+}
+
+
+def run(
+    spec: RunSpec,
+    *,
+    out: Path,
+    root: Path | None = None,
+    stream: Stream | None = None,
+    device: str = "cpu",
+    probes: Sequence[str] = (),
+    watch: Watch | None = None,
+) -> dict[str, Any]:
+    """Do it, leave the record and the learned state in a directory, and return the record.
+
+    A stream that is open already, as `open_stream` opens it, is not opened again.
+    """
+    measures = {name: registry.probes.load(name) for name in probes}
+    stream = stream or open_stream(spec, root)
+    method = build(spec, stream).to(device)
+    learned = learn(method, stream, spec.plan, spec.seed, watch)
+    path = run_directory(out, spec.benchmark, spec.method, spec.digest())
+    record = {
+        **summary(spec, stream, method, learned),
+        **{name: measure(method, learned.tasks) for name, measure in measures.items()},
+        "path": str(path),
+    }
+    write(path / "model.safetensors", safetensors.torch.save(_tensors(method)))
+    write_lines(path / "epochs.jsonl", (asdict(epoch) for epoch in learned.epochs))
+    write_json(path / "record.json", record)
+    return record
+
+
+def open_stream(spec: RunSpec, root: Path | None) -> Stream:
+    """The benchmark's tasks; a root is given to those that read files."""
+    opener = registry.benchmarks.load(spec.benchmark)
+    given: dict[str, Any] = {"seed": spec.seed, "tasks": spec.tasks}
+    if "root" in signature(opener).parameters:
+        given["root"] = root
+    stream: Stream = opener(**given)
+    return stream
+
+
+def build(spec: RunSpec, stream: Stream) -> Method:
+    """A fresh network, with weights by the seed alone, in the hands of the method."""
+    with chance(spec.seed, "network"):
+        net = Network(registry.networks.load(spec.network)(stream.shape))
+    method: Method = registry.methods.load(spec.method)(net, **spec.values)
+    return method
+
+
+def summary(spec: RunSpec, stream: Stream, method: Method, learned: Learned) -> dict[str, Any]:
+    return {
+        **spec.plain(),
+        "task_names": [task.name for task in learned.tasks],
+        "data": dict(stream.notes),
+        "acc": average_accuracy(learned.matrix),
+        "bwt": backward_transfer(learned.matrix),
+        "learning_accuracy": learning_accuracy(learned.matrix),
+        "forgetting": forgetting(learned.matrix),
+        "accuracy_matrix": learned.matrix,
+        "epochs_run": [sum(epoch.lesson == row for epoch in learned.epochs) for row in range(len(learned.matrix))],
+        "seconds": learned.seconds,
+        "facts": method.facts(),
+        "definitions": DEFINITIONS,
+        "versions": {
+            "perdure": perdure.__version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": numpy.__version__,
+        },
+        "device": str(next(method.parameters()).device),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _tensors(method: Method) -> dict[str, torch.Tensor]:
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in method.state_dict().items()}

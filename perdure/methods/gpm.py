@@ -1,0 +1,72 @@
+"""GPM: Gradient Projection Memory (Saha, Garg, Roy, ICLR 2021).
+
+After each task, the directions that carry most of every layer's input are remembered. A later gradient step is
+projected away from them, so that the layer's answer to old inputs stays as it was.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from perdure.methods.method import Method
+from perdure.nets.network import Network
+from perdure.ops.subspace import GradientMemory, columns, layer_inputs
+from perdure.schema import Count, Share, Variant
+from perdure.types import Batch, Gradient, Lesson
+
+COLUMNS = 20_000  # about as many as the papers take from AlexNet's first layer; for layers that name no image count
+
+
+class GPM(Method):
+    def __init__(
+        self,
+        net: Network,
+        *,
+        threshold: Share = 0.97,  # ε: share of each layer's input energy that is protected
+        threshold_step: Share = 0.003,  # what ε gains with each task
+        samples: Count = 125,  # n: training images whose layer inputs are remembered
+        variant: Variant = "released",  # where paper and released code differ, which to follow
+    ) -> None:
+        super().__init__(net)
+        self.threshold = threshold
+        self.threshold_step = threshold_step
+        self.samples = samples
+        self.variant = variant
+        self.memory = GradientMemory()
+
+    def gradient(self, batch: Batch) -> Gradient:
+        return self.project(super().gradient(batch))
+
+    def project(self, gradient: Gradient) -> Gradient:
+        """From the second task on, weights move only where no old task looks (Eq. 15); biases and batch-norm
+        parameters, which no basis protects, no longer move."""
+        if not self.memory:
+            return gradient
+        moving = {name: slope for name, slope in gradient.items() if slope.ndim > 1}
+        return self.memory.project(moving, self.net.weight_names())
+
+    def end(self, lesson: Lesson) -> None:
+        representations = self.representations(lesson.sample(self.samples))
+        if self.variant == "paper" and not self.memory:  # Eq. 18 asks for ≥ ε on the first task, too
+            for name, representation in representations.items():
+                self.memory.set_basis(name, representation.new_empty(len(representation), 0))
+        self.memory.extend(representations, min(self.threshold + self.threshold_step * lesson.index, 1.0))
+
+    @torch.no_grad()
+    def representations(self, batch: Batch) -> dict[str, Tensor]:
+        """Inputs of every layer as columns (Alg. 2, lines 1–2): the whole batch goes through the network at once, then
+        each layer takes patches of its first few images."""
+        self.eval()
+        inputs = layer_inputs(self.net.backbone, lambda: self.look(batch.x, batch.task))
+        found = {}
+        for name, layer in self.net.backbone.layers().items():
+            x = inputs[name]
+            wanted = self.net.backbone.patch_images.get(name)
+            if wanted is None:
+                wanted = -(-COLUMNS // columns(x[:1], layer).shape[1])
+            found[name] = columns(x[:wanted], layer)
+        return found
+
+    def facts(self) -> dict[str, Any]:
+        return {"basis": {name: list(size) for name, size in self.memory.sizes().items()}}

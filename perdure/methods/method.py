@@ -1,0 +1,62 @@
+"""What a method is: an answer to the question *which gradient for this batch?*"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from perdure.nets.network import Look, Network
+from perdure.ops.algebra import grad
+from perdure.ops.losses import cross_entropy
+from perdure.types import Batch, Gradient, Lesson, Part, Task, TaskOf, Weights
+
+
+class Method(nn.Module):
+    """How a learner differs from plain SGD. Override what differs; most override two of these.
+
+    A method's values are keyword-only arguments of its `__init__`: the signature is the schema that the command line,
+    presets and docs are made from, and the trailing comment gives the paper's symbol.
+    """
+
+    def __init__(self, net: Network) -> None:
+        super().__init__()
+        self.net = net
+
+    # ── what a method may override ──────────────────────────────────────────────────────────────────────────
+
+    def lessons(self, stream: Iterable[Task]) -> Iterator[Lesson]:
+        """What is learned at once, in order: one task after another. The stream need not have a known end."""
+        for index, task in enumerate(stream):
+            yield Lesson(index, (Part(index, len(task.classes), task.train, task.valid),))
+
+    def begin(self, lesson: Lesson) -> None:
+        """Before the first batch of a lesson; the heads are there."""
+
+    def trainable(self) -> dict[str, nn.Parameter]:
+        return dict(self.net.named_parameters())
+
+    def gradient(self, batch: Batch) -> Gradient:
+        return grad(self.loss(batch), self.trainable())
+
+    def end(self, lesson: Lesson) -> None:
+        """After the last batch, with the weights that are kept."""
+
+    def weights(self, task: int | None = None) -> Weights:  # noqa: ARG002 — for methods with weights per task
+        """The network's weights as this task uses them."""
+        return dict(self.net.named_parameters())
+
+    def facts(self) -> dict[str, Any]:
+        """What the method has to say of itself, for the record; plain numbers, lists and dictionaries."""
+        return {}
+
+    # ── given ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def look(self, x: Tensor, task: TaskOf, weights: Weights | None = None, quiet: bool = False) -> Look:
+        """One forward, with any weights: logits and unit-length features."""
+        own = self.weights(task if isinstance(task, int) else None) if weights is None else weights
+        look: Look = functional_call(self.net, dict(own), (x, task, quiet))
+        return look
+
+    def loss(self, batch: Batch, weights: Weights | None = None) -> Tensor:
+        return cross_entropy(self.look(batch.x, batch.task, weights).logits, batch.y)

@@ -1,0 +1,161 @@
+"""RCL: robust continual learning by data-aware and parameter-aware gradients.
+
+Mix pairs of images; climb, in one backward pass, to the worst weights and the worst mixture nearby; take the gradient
+there of a loss that also spreads the features over the unit sphere; project it away from what old tasks use. Before the
+first task the fresh weights are perturbed once by trained noise.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from perdure.methods.gpm import GPM
+from perdure.nets.network import Network
+from perdure.ops.algebra import add, ascent, grad
+from perdure.ops.losses import (
+    cross_entropy,
+    mixed_cross_entropy,
+    released_mixed_cross_entropy,
+    released_uniform_alignment,
+    uniform_alignment,
+)
+from perdure.ops.mixing import Mixing, draw_mixing, mix, shift
+from perdure.ops.noise import spread_weights
+from perdure.schema import Count, Positive, Share, Variant, Weight
+from perdure.types import Batch, Gradient, Lesson, Weights
+
+
+@dataclass(frozen=True)
+class Losses:
+    """The three parts of the objective, not yet weighted."""
+
+    plain: Tensor
+    mixed: Tensor
+    spread: Tensor
+
+
+@dataclass(frozen=True)
+class Climb:
+    """The worst point nearby."""
+
+    loss: Tensor
+    gradient: Gradient  # uphill direction at the weights, before scaling
+    weights: Weights  # Ŵ = W + v
+    mixing: Mixing  # γ̂
+
+
+class RCL(GPM):
+    def __init__(
+        self,
+        net: Network,
+        *,
+        threshold: Share = 0.94,  # ε: share of each layer's input energy that is protected
+        threshold_step: Share = 0.0,  # what ε gains with each task
+        samples: Count = 125,  # n: training images whose layer inputs are remembered
+        concentration: Positive = 20.0,  # α: mixing shares are drawn from Beta(α, α)
+        mix_weight: Weight = 0.1,  # λ: weight of the loss on mixed images
+        spread_weight: Weight = 1.0,  # κ: weight of uniformity and alignment
+        spread_in: Literal["both", "descent", "ascent"] = "both",  # which pass has κ; "descent" is the ablation w/G(ua)
+        features: Literal["separate", "shared"] = "separate",  # forward of κ: its own, conv dropout off, or the logits'
+        radius: Weight = 0.05,  # ρ: size of the worst-case steps of weights and mixing
+        noise_range: Weight = 1e-4,  # φ: half-width of the first noise scales; 0 leaves the stage out
+        noise_steps: Count = 200,  # training steps of φ
+        noise_rate: Positive = 0.1,  # learning rate of φ
+        noise_cap: Weight | None = None,  # largest ‖Δθ‖/‖θ‖ of a layer; none lets φ grow as released
+        variant: Variant = "released",  # where paper and released code differ, which to follow
+    ) -> None:
+        super().__init__(net, threshold=threshold, threshold_step=threshold_step, samples=samples, variant=variant)
+        self.concentration = concentration
+        self.mix_weight = mix_weight
+        self.spread_weight = spread_weight
+        self.spread_in = spread_in
+        self.features = features
+        self.radius = radius
+        self.noise_range = noise_range
+        self.noise_steps = noise_steps
+        self.noise_rate = noise_rate
+        self.noise_cap = noise_cap
+        self.noise_ratios: dict[str, float] = {}
+
+    # ── before the first task: random perturbation of the fresh weights (Eqs. 10, 11) ───────────────────────
+
+    def begin(self, lesson: Lesson) -> None:
+        if lesson.index > 0 or self.noise_range == 0:
+            return
+        for name in self.net.backbone.noisy_layers():
+            weight = self.net.get_parameter(f"backbone.{name}.weight")
+            noise = torch.randn_like(weight)
+            scale = torch.empty_like(weight).uniform_(-self.noise_range, self.noise_range)
+            moved, _ = spread_weights(
+                weight,
+                noise,
+                scale,
+                steps=self.noise_steps,
+                rate=self.noise_rate,
+                cap=self.noise_cap,
+                keep_last=self.variant == "paper",
+            )
+            change = torch.linalg.vector_norm(moved - weight.detach()) / torch.linalg.vector_norm(weight.detach())
+            self.noise_ratios[name] = float(change)
+            with torch.no_grad():
+                weight.copy_(moved)
+
+    # ── each batch (Alg. 1) ─────────────────────────────────────────────────────────────────────────────────
+
+    def gradient(self, batch: Batch) -> Gradient:
+        climb = self.climb(batch, self.draw(len(batch), batch.x))
+        _, gradient = self.descend(batch, climb)
+        return self.project(gradient)
+
+    def draw(self, n: int, like: Tensor) -> Mixing:
+        return draw_mixing(n, self.concentration, like)
+
+    def climb(self, batch: Batch, mixing: Mixing) -> Climb:
+        """The worst mixture and the worst weights within the radius, from one backward pass (Eqs. 8, 12, 13, 17)."""
+        weights = self.trainable()
+        share = mixing.share.detach().requires_grad_()
+        losses = self.losses(batch, weights, replace(mixing, share=share), spread=self.spread_in != "descent")
+        loss = self.total(losses)
+        if self.variant == "paper":  # Eq. 17 weighs the mixed loss by 1, not λ
+            (share_slope,) = torch.autograd.grad(
+                losses.mixed + self.spread_weight * losses.spread, share, retain_graph=True
+            )
+            uphill = grad(loss, weights)
+        else:
+            uphill = grad(loss, {**weights, "mixing share": share})
+            share_slope = uphill.pop("mixing share", torch.zeros_like(share))
+        worst = add(weights, ascent(uphill, self.radius))
+        return Climb(loss.detach(), uphill, worst, replace(mixing, share=shift(mixing.share, share_slope, self.radius)))
+
+    def descend(self, batch: Batch, climb: Climb) -> tuple[Tensor, Gradient]:
+        """The robust gradient: of the same objective at the worst point (Eq. 14)."""
+        weights = {name: weight.detach().requires_grad_() for name, weight in climb.weights.items()}
+        loss = self.total(self.losses(batch, weights, climb.mixing, spread=self.spread_in != "ascent"))
+        return loss.detach(), grad(loss, weights)
+
+    def total(self, losses: Losses) -> Tensor:
+        """J = L(x) + λ L(x̃) + κ L_ua."""
+        return losses.plain + self.mix_weight * losses.mixed + self.spread_weight * losses.spread
+
+    def losses(self, batch: Batch, weights: Weights, mixing: Mixing, spread: bool) -> Losses:
+        """Raw and mixed images go through the network apart, so that they never share batch statistics."""
+        mixed_x, partner_y = mix(batch.x, mixing), batch.y[mixing.partner]
+        look = self.look(batch.x, batch.task, weights)
+        mixed_look = self.look(mixed_x, batch.task, weights)
+        of_labels = released_mixed_cross_entropy if self.variant == "released" else mixed_cross_entropy
+        plain = cross_entropy(look.logits, batch.y)
+        mixed = of_labels(mixed_look.logits, batch.y, partner_y, mixing.share)
+        if not (spread and self.spread_weight):
+            return Losses(plain, mixed, plain.new_zeros(()))
+        if self.features == "separate":
+            look = self.look(batch.x, batch.task, weights, quiet=True)
+            mixed_look = self.look(mixed_x, batch.task, weights, quiet=True)
+        if self.variant == "released":
+            return Losses(plain, mixed, released_uniform_alignment(look.features, mixed_look.features))
+        return Losses(plain, mixed, uniform_alignment(look.features, mixed_look.features, mixing.partner))
+
+    def facts(self) -> dict[str, Any]:
+        noise = {"noise_ratio": self.noise_ratios} if self.noise_ratios else {}
+        return {**super().facts(), **noise}

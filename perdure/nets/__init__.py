@@ -1,0 +1,1 @@
+"""Networks: a backbone that all tasks share, and one head per task."""

@@ -1,0 +1,96 @@
+"""A network for many tasks: one backbone, one bias-free linear head per task, added when the task arrives."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from perdure.errors import TooFewSamples
+from perdure.ops.subspace import Layer, layers_of
+from perdure.types import TaskOf
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one forward shows."""
+
+    logits: Tensor  # (n, classes)
+    features: Tensor  # (n, d), unit length
+
+
+class Backbone(nn.Module):
+    """Images to features. What a projection method must know of a network stands here, with answers for any network."""
+
+    width: int
+    """How many features the heads read."""
+
+    patch_images: dict[str, int] = {}  # noqa: RUF012 — read-only; each network that needs one sets its own
+    """Layer → how many images its patches are cut from. Layers not named: see `GPM.representations`."""
+
+    def forward(self, x: Tensor, quiet: bool = False) -> tuple[Tensor, Tensor]:
+        """What the heads read (n, width), and what is laid on the unit sphere (n, d).
+
+        `quiet` asks for the features without dropout after convolutions, as the uniformity loss reads them.
+        """
+        raise NotImplementedError
+
+    def layers(self) -> dict[str, Layer]:
+        """The layers whose inputs are remembered and whose gradients are projected."""
+        return layers_of(self)
+
+    def noisy_layers(self) -> list[str]:
+        """The layers whose first weights RCL perturbs."""
+        return list(self.layers())
+
+
+class Network(nn.Module):
+    def __init__(self, backbone: Backbone) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.heads = nn.ModuleList()
+
+    def add_head(self, classes: int) -> None:
+        like = next(self.backbone.parameters())
+        self.heads.append(nn.Linear(self.backbone.width, classes, bias=False, device=like.device, dtype=like.dtype))
+
+    def forward(self, x: Tensor, task: TaskOf, quiet: bool = False) -> Look:
+        """Logits of the task's own head. With one task per sample, rows are padded with −∞ up to the largest head."""
+        if len(x) < 2 and self._needs_batch_statistics():
+            raise TooFewSamples(
+                "this network normalizes with the statistics of the batch, which one image does not have; "
+                "give it two images or more at a time"
+            )
+        hidden, placed = self.backbone(x, quiet)
+        return Look(self._logits(hidden, task), F.normalize(placed, dim=1))
+
+    def _logits(self, hidden: Tensor, task: TaskOf) -> Tensor:
+        if isinstance(task, int):
+            logits: Tensor = self.heads[task](hidden)
+            return logits
+        present = sorted(set(task.tolist()))
+        widest = max(self._classes(t) for t in present)
+        logits = hidden.new_full((len(hidden), widest), -torch.inf)
+        for t in present:
+            rows = (task == t).nonzero().squeeze(1).to(hidden.device)
+            logits[rows, : self._classes(t)] = self.heads[t](hidden[rows])
+        return logits
+
+    def _classes(self, task: int) -> int:
+        head = self.heads[task]
+        assert isinstance(head, nn.Linear)
+        return head.out_features
+
+    def _needs_batch_statistics(self) -> bool:
+        return any(isinstance(part, nn.BatchNorm1d) and not part.track_running_stats for part in self.modules())
+
+    def weight_names(self) -> dict[str, str]:
+        """Remembered layer → its weight's name among the parameters."""
+        return {layer: f"backbone.{layer}.weight" for layer in self.backbone.layers()}
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
+        """Grow the heads that the saved state has and this network has not yet."""
+        while (saved := state_dict.get(f"{prefix}heads.{len(self.heads)}.weight")) is not None:
+            self.add_head(len(saved))
+        super()._load_from_state_dict(state_dict, prefix, *rest)

@@ -1,0 +1,1 @@
+"""Pure functions, one per equation: no files, no printing, no training loop."""

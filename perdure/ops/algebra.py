@@ -1,0 +1,43 @@
+"""Gradients as dictionaries: name → tensor."""
+
+import torch
+from torch import Tensor
+
+from perdure.types import Gradient, Weights
+
+TINY = 1e-16  # keeps 0/0 at zero; far below any norm that matters
+
+
+def grad(loss: Tensor, weights: Weights, retain: bool = False) -> Gradient:
+    """∂loss/∂weights; weights that the loss does not depend on are left out."""
+    slopes = torch.autograd.grad(loss, list(weights.values()), retain_graph=retain, allow_unused=True)
+    return {name: slope for name, slope in zip(weights, slopes, strict=True) if slope is not None}
+
+
+def norm(gradient: Weights) -> Tensor:
+    """One Euclidean norm over all tensors."""
+    length: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(gradient.values()))))
+    return length
+
+
+def dot(one: Weights, other: Weights) -> Tensor:
+    """Inner product over the names that both have; a missing gradient counts as zero."""
+    return torch.stack([(one[name] * other[name]).sum() for name in one if name in other]).sum()
+
+
+def ascent(gradient: Weights, radius: float) -> Gradient:
+    """The worst perturbation of norm `radius` to first order, v = ρ g/‖g‖ (Eqs. 12, 13)."""
+    if not gradient:
+        return {}
+    steps = torch._foreach_mul(list(gradient.values()), radius / (norm(gradient) + TINY))
+    return dict(zip(gradient, steps, strict=True))
+
+
+def add(weights: Weights, gradient: Weights) -> Gradient:
+    """weights + gradient by value, cut off from any graph; names without a gradient stay as they are."""
+    moved = dict(weights)
+    names = [name for name in gradient if name in moved]
+    with torch.no_grad():
+        sums = torch._foreach_add([moved[name] for name in names], [gradient[name] for name in names])
+    moved.update(zip(names, sums, strict=True))
+    return moved

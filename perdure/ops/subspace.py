@@ -1,0 +1,163 @@
+"""The directions that old tasks use: inputs of each layer as columns, a basis for them, projection away from it.
+
+Works for any network of `Conv2d` and `Linear` layers: the inputs are met by hooks, never by hand-typed shapes.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from perdure.types import Gradient
+
+Layer = nn.Conv2d | nn.Linear
+
+
+def layers_of(module: nn.Module) -> dict[str, Layer]:
+    """Every convolution and linear layer inside, by name, in the order of definition."""
+    return {name: part for name, part in module.named_modules() if isinstance(part, nn.Conv2d | nn.Linear)}
+
+
+def layer_inputs(module: nn.Module, run: Callable[[], Any]) -> dict[str, Tensor]:
+    """What each layer of `module` receives while `run` is called; a layer used twice has its inputs joined."""
+    seen: dict[str, list[Tensor]] = {}
+    hooks = [
+        layer.register_forward_pre_hook(
+            lambda _, received, name=name: seen.setdefault(name, []).append(received[0].detach())
+        )
+        for name, layer in layers_of(module).items()
+    ]
+    try:
+        with torch.no_grad():
+            run()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return {name: torch.cat(parts) if len(parts) > 1 else parts[0] for name, parts in seen.items()}
+
+
+def columns(x: Tensor, layer: Layer) -> Tensor:
+    """The vectors that a layer's weight rows are multiplied with, as columns (d, positions); d = in·k·k (Eq. 16).
+
+    For grouped convolutions d is that of one group and the columns of all groups stand side by side: one basis then
+    covers every group.
+    """
+    if isinstance(layer, nn.Linear):
+        return x.reshape(-1, x.shape[-1]).T
+    padded = F.pad(x, _padding(layer), mode="constant" if layer.padding_mode == "zeros" else layer.padding_mode)
+    patches = F.unfold(
+        padded, layer.kernel_size, dilation=layer.dilation, stride=layer.stride
+    )  # (n, in·k·k, positions)
+    n, rows, positions = patches.shape
+    grouped = patches.reshape(n, layer.groups, rows // layer.groups, positions)
+    return grouped.permute(2, 1, 0, 3).reshape(rows // layer.groups, -1)
+
+
+def _padding(layer: nn.Conv2d) -> list[int]:
+    """(left, right, top, bottom), as `F.pad` wants it."""
+    if isinstance(layer.padding, str):
+        spans = [
+            d * (k - 1) if layer.padding == "same" else 0
+            for d, k in zip(layer.dilation, layer.kernel_size, strict=True)
+        ]
+        height, width = [(span // 2, span - span // 2) for span in spans]
+    else:
+        height, width = [(side, side) for side in layer.padding]
+    return [*width, *height]
+
+
+def extend(basis: Tensor | None, representation: Tensor, threshold: float) -> Tensor:
+    """Add a task's directions to a layer's basis until it holds a share ε of their energy (Eq. 18, Alg. 2).
+
+    `representation` is (d, n), `basis` (d, k) with orthonormal columns. With no basis at all (the first task) the
+    released rule holds: as many directions as stay *below* ε. With a basis, even an empty one, directions are added
+    until ε is *reached*.
+    """
+    r = representation.double()
+    energy = r.square().sum()
+    old = r.new_empty(len(r), 0) if basis is None else basis.to(r)
+    if energy == 0:
+        return old.to(representation)
+    rest = r - old @ (old.T @ r)
+    values, vectors = _left_directions(rest)
+    shares = values / energy
+    if basis is None:
+        count = int((shares.cumsum(0) < threshold).sum())
+    else:
+        held = 1 - rest.square().sum() / energy
+        count = int((held + shares.cumsum(0) - shares < threshold).sum())
+    count = min(count, len(r) - old.shape[1], int((shares > 1e-12).sum()))
+    return torch.cat([old, vectors[:, :count]], dim=1).to(representation)
+
+
+def _left_directions(r: Tensor) -> tuple[Tensor, Tensor]:
+    """Squared singular values, largest first, and left singular vectors, from the smaller Gram matrix."""
+    if r.shape[0] <= r.shape[1]:
+        values, vectors = torch.linalg.eigh(r @ r.T)
+        return values.flip(0).clamp_min(0), vectors.flip(1)
+    values, right = torch.linalg.eigh(r.T @ r)
+    values, right = values.flip(0).clamp_min(0), right.flip(1)
+    return values, F.normalize(r @ right, dim=0)
+
+
+def project(gradient: Tensor, basis: Tensor) -> Tensor:
+    """G − G M Mᵀ (Eq. 15): what is left of a gradient outside the basis; gradient (out, …), basis (d, k)."""
+    rows = gradient.reshape(len(gradient), -1)
+    return (rows - (rows @ basis) @ basis.T).view_as(gradient)
+
+
+class GradientMemory(nn.Module):
+    """One basis per layer. Its state is plain tensors, whatever their sizes, so it is saved and moved like weights."""
+
+    def names(self) -> Iterator[str]:
+        return (_layer_name(key) for key in self._buffers)
+
+    def __contains__(self, name: str) -> bool:
+        return _buffer_name(name) in self._buffers
+
+    def __bool__(self) -> bool:
+        return bool(self._buffers)
+
+    def basis(self, name: str) -> Tensor:
+        """(d, k), orthonormal columns."""
+        basis = self._buffers[_buffer_name(name)]
+        assert basis is not None
+        return basis
+
+    def set_basis(self, name: str, basis: Tensor) -> None:
+        self.register_buffer(_buffer_name(name), basis)
+
+    def extend(self, representations: Mapping[str, Tensor], threshold: float) -> None:
+        for name, representation in representations.items():
+            old = self.basis(name) if name in self else None
+            self.set_basis(name, extend(old, representation, threshold))
+
+    def project(self, gradient: Gradient, weight_names: Mapping[str, str]) -> Gradient:
+        """Project the weights of remembered layers; `weight_names` says which parameter belongs to which layer."""
+        out = dict(gradient)
+        for layer, weight in weight_names.items():
+            if weight in out and layer in self and self.basis(layer).shape[1]:
+                out[weight] = project(out[weight], self.basis(layer))
+        return out
+
+    def sizes(self) -> dict[str, tuple[int, int]]:
+        """Layer → (directions held, directions there are)."""
+        return {name: (self.basis(name).shape[1], self.basis(name).shape[0]) for name in self.names()}
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *_: Any) -> None:
+        """Take every basis of the saved state, for neither their number nor their sizes are known before."""
+        self._buffers.clear()
+        for key, basis in state_dict.items():
+            if key.startswith(prefix):
+                self.register_buffer(key.removeprefix(prefix), basis.clone())
+
+
+# Buffers may not have dots in their names; "|" occurs in no module path.
+def _buffer_name(layer: str) -> str:
+    return layer.replace(".", "|")
+
+
+def _layer_name(buffer: str) -> str:
+    return buffer.replace("|", ".")

@@ -1,0 +1,1 @@
+"""Measurements of a trained method, through `look` and `weights` alone."""

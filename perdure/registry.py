@@ -1,0 +1,84 @@
+"""Names → things. The tables of contents of the package, and the door for other packages.
+
+Nothing is imported before it is asked for, so that listing names does not import torch. Another package joins by an
+entry point in the group `perdure.methods` (or networks, benchmarks, probes):
+
+    [project.entry-points."perdure.methods"]
+    mine = "my_package.mine:Mine"
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+from perdure.errors import UnknownName
+
+
+@dataclass(frozen=True)
+class Entry:
+    where: str  # "module:name"
+    about: str
+
+    def load(self) -> Any:
+        module, _, name = self.where.partition(":")
+        return getattr(import_module(module), name)
+
+
+class Registry:
+    def __init__(self, kind: str, entries: dict[str, Entry]) -> None:
+        self.kind = kind
+        self._own = entries
+
+    def entries(self) -> dict[str, Entry]:
+        """Own things first, then those of other packages; an own name cannot be taken."""
+        others = entry_points(group=f"perdure.{self.kind}s")
+        return {**{e.name: Entry(e.value, f"from {e.dist.name if e.dist else e.value}") for e in others}, **self._own}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.entries())
+
+    def find(self, name: str) -> Entry:
+        known = self.entries()
+        if name not in known:
+            raise UnknownName(self.kind, name, known)
+        return known[name]
+
+    def load(self, name: str) -> Any:
+        return self.find(name).load()
+
+
+methods = Registry(
+    "method",
+    {
+        "finetune": Entry("perdure.methods.finetune:FineTune", "plain SGD, task after task: the lower bound"),
+        "gpm": Entry("perdure.methods.gpm:GPM", "gradient projection memory (Saha et al. 2021)"),
+        "dfgp": Entry("perdure.methods.dfgp:DFGP", "data-augmented flat gradient projection (Yang et al. 2023)"),
+        "rcl": Entry("perdure.methods.rcl:RCL", "robust features, robust weights, projected gradient (the paper)"),
+    },
+)
+
+networks = Registry(
+    "network",
+    {
+        "alexnet": Entry("perdure.nets.alexnet:AlexNet", "five layers, 6.5 M weights (CIFAR-100 in the papers)"),
+        "alexnet-slim": Entry("perdure.nets.alexnet:SlimAlexNet", "the same, 16-32-64 filters and 256 units"),
+        "resnet18": Entry("perdure.nets.resnet18:ResNet18", "reduced, 20-160 filters (5-Datasets, MiniImageNet)"),
+        "mlp": Entry("perdure.nets.mlp:MLP", "linear layers and ReLU"),
+    },
+)
+
+benchmarks = Registry(
+    "benchmark",
+    {
+        "six": Entry("perdure.data.embedded:six", "six tasks of five classes, shipped in the package"),
+        "cifar100": Entry("perdure.data.cifar100:cifar100", "ten tasks of ten classes"),
+        "synthetic": Entry("perdure.data.synthetic:synthetic", "made on the spot in no time, for tests"),
+    },
+)
+
+probes = Registry(
+    "probe",
+    {"fgsm": Entry("perdure.probes.robustness:fgsm_accuracy", "accuracy under one-step attacks in pixels")},
+)

@@ -1,0 +1,107 @@
+"""The signature is the schema: what values a method, a network or a plan takes, read from its `__init__`.
+
+Names, types and defaults come from the keyword-only arguments, meanings and symbols from the comments behind them.
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import ConfigDict, Field, ValidationError, create_model
+
+from perdure.errors import UnknownName, WrongValue
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Weight = Annotated[float, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=1)]
+Variant = Literal["released", "paper"]
+
+
+@dataclass(frozen=True)
+class Value:
+    name: str
+    type: Any
+    default: Any
+    symbol: str  # the paper's letter, or ""
+    about: str
+
+    @property
+    def allowed(self) -> str:
+        return _allowed(self.type)
+
+
+def values_of(thing: Callable[..., Any]) -> dict[str, Value]:
+    """The values a thing takes, in order.
+
+    >>> from perdure.methods.rcl import RCL
+    >>> values_of(RCL)["mix_weight"].symbol, values_of(RCL)["mix_weight"].default
+    ('λ', 0.1)
+    """
+    comments = dict(re.findall(r"^\s+(\w+):.*?#\s*(.*)$", inspect.getsource(thing), re.MULTILINE))
+    found = {}
+    for parameter in inspect.signature(thing).parameters.values():
+        if parameter.kind is not parameter.KEYWORD_ONLY:
+            continue
+        symbol, about = _symbol(comments.get(parameter.name, ""))
+        found[parameter.name] = Value(parameter.name, parameter.annotation, parameter.default, symbol, about)
+    return found
+
+
+def _symbol(comment: str) -> tuple[str, str]:
+    """Split "λ: weight of the mixed loss" into its letter and its meaning."""
+    letter, colon, about = comment.partition(": ")
+    return (letter, about) if colon and len(letter) == 1 else ("", comment)
+
+
+def checked(kind: str, thing: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The given values with the right types, strings included; a clear error for a wrong name or value."""
+    known = values_of(thing)
+    for name in given:
+        if name not in known:
+            raise UnknownName(f"value of {kind}", name, known)
+    fields: dict[str, Any] = {name: (known[name].type, ...) for name in given}
+    form = create_model("Values", __config__=ConfigDict(extra="forbid", allow_inf_nan=False), **fields)
+    try:
+        return dict(form(**{name: _plain(value) for name, value in given.items()}))
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        name = str(wrong["loc"][0])
+        raise WrongValue(f"{kind}: {name}={given[name]} is not allowed; {name} takes {known[name].allowed}") from None
+
+
+def _allowed(kind: Any) -> str:
+    """A type in words.
+
+    >>> _allowed(Share), _allowed(Literal["a", "b"]), _allowed(Weight | None)
+    ('a number ≥ 0 and ≤ 1', 'a or b', 'a number ≥ 0 or none')
+    """
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return " or ".join(map(str, parts))
+    if origin in (Union, UnionType):
+        return " or ".join(map(_allowed, parts))
+    if origin is Annotated:
+        signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+        bounds = [
+            f"{sign} {getattr(bound, name):g}"
+            for bound in parts[1].metadata
+            for name, sign in signs.items()
+            if hasattr(bound, name)
+        ]
+        return f"{_allowed(parts[0])} {' and '.join(bounds)}"
+    if origin is tuple:
+        return "numbers with commas between"
+    return {float: "a number", int: "a whole number", bool: "true or false", str: "a word", NoneType: "none"}[kind]
+
+
+def _plain(value: Any) -> Any:
+    """Text from the command line: "none" means none, "1,2" a list."""
+    if not isinstance(value, str):
+        return value
+    if value.lower() == "none":
+        return None
+    return [part.strip() for part in value.split(",")] if "," in value else value

@@ -1,0 +1,1 @@
+"""The loop: it knows the interface of a method and no method by name."""

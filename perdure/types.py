@@ -1,0 +1,197 @@
+"""The nouns: batch, split, task, stream, lesson; weights and gradients are dictionaries of tensors."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from perdure.errors import BadData
+
+Weights = Mapping[str, Tensor]
+"""Parameter name → tensor. A network is called with weights by value, so nothing ever has to be put back."""
+
+Gradient = dict[str, Tensor]
+"""Parameter name → direction of ascent. A missing name means: do not move this one."""
+
+TaskOf = int | Tensor
+"""The task of a batch: one number, or one per sample (n,) on the CPU where tasks are mixed."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    x: Tensor  # (n, channels, height, width), normalized
+    y: Tensor  # (n,) int64, counted from 0 within its task
+    task: TaskOf
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+
+@dataclass(frozen=True)
+class Split:
+    """Images and labels of one part (train, valid or test) of a task, all on one device.
+
+    Images are pixels, uint8 or float in [0, 1]; `mean` and `std` (per channel, of pixels in [0, 1]) are applied when
+    images are taken, so that attacks can still be measured in pixels.
+    """
+
+    x: Tensor  # (n, channels, height, width), uint8 or float in [0, 1]
+    y: Tensor  # (n,) int64
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def take(self, rows: Tensor | slice) -> tuple[Tensor, Tensor]:
+        """Normalized images and labels of some rows."""
+        pixels = self.x[rows]
+        pixels = pixels.float().div_(255) if pixels.dtype == torch.uint8 else pixels
+        return self.normalize(pixels), self.y[rows]
+
+    def normalize(self, pixels: Tensor) -> Tensor:
+        return (pixels - self._channel(self.mean, pixels)) / self.scale(pixels)
+
+    def scale(self, like: Tensor) -> Tensor:
+        """Pixels per unit of the normalized image, shaped to broadcast over images."""
+        return self._channel(self.std, like)
+
+    @staticmethod
+    def _channel(values: tuple[float, ...], like: Tensor) -> Tensor:
+        return torch.tensor(values, dtype=like.dtype, device=like.device).view(1, -1, 1, 1)
+
+    def batches(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """All samples in their fixed order, so that the same weights always give the same accuracy."""
+        for rows in cut(len(self), size):
+            yield self.take(rows)
+
+    def to(self, device: torch.device | str) -> "Split":
+        return replace(self, x=self.x.to(device), y=self.y.to(device))
+
+
+@dataclass(frozen=True)
+class Task:
+    """One classification problem. Checked when it is made: bad labels or pixels never reach a network."""
+
+    name: str
+    classes: tuple[str, ...]
+    train: Split
+    valid: Split
+    test: Split
+
+    def __post_init__(self) -> None:
+        for part in ("train", "valid", "test"):
+            _check(f"task {self.name!r}, {part}", getattr(self, part), len(self.classes))
+        shapes = {tuple(split.x.shape[1:]) for split in (self.train, self.valid, self.test)}
+        if len(shapes) > 1:
+            raise BadData(f"task {self.name!r}: its parts have images of different shapes {sorted(shapes)}")
+
+    def to(self, device: torch.device | str) -> "Task":
+        return replace(self, **{part: getattr(self, part).to(device) for part in ("train", "valid", "test")})
+
+
+@dataclass(frozen=True)
+class Stream:
+    """All tasks, in order. `notes` say what the data are and whether published figures may be compared."""
+
+    name: str
+    tasks: Sequence[Task]
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[Task]:
+        return iter(self.tasks)
+
+    def __len__(self) -> int:
+        return len(self.tasks)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(channels, height, width) of every image."""
+        channels, height, width = self.tasks[0].train.x.shape[1:]
+        return channels, height, width
+
+
+@dataclass(frozen=True)
+class Part:
+    """A task's share in a lesson: data to train on and to validate with, and no test data."""
+
+    task: int
+    classes: int
+    train: Split
+    valid: Split
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What is trained at once: one task, or several at a time where a method wants them so."""
+
+    index: int
+    parts: tuple[Part, ...]
+
+    def __len__(self) -> int:
+        return sum(len(part.train) for part in self.parts)
+
+    def batches(self, size: int, order: torch.Generator) -> Iterator[Batch]:
+        """Every training sample once, shuffled over all parts by `order`."""
+        rows = torch.randperm(len(self), generator=order)
+        for piece in cut(len(self), size):
+            yield self._gather(rows[piece])
+
+    def sample(self, size: int) -> Batch:
+        """Some training samples, drawn without replacement by torch's global generator."""
+        return self._gather(torch.randperm(len(self))[:size])
+
+    def _gather(self, rows: Tensor) -> Batch:
+        if len(self.parts) == 1:
+            part = self.parts[0]
+            x, y = part.train.take(rows.to(part.train.y.device))
+            return Batch(x, y, part.task)
+        xs, ys, tasks, first = [], [], [], 0
+        for part in self.parts:
+            own = rows[(rows >= first) & (rows < first + len(part.train))] - first
+            first += len(part.train)
+            x, y = part.train.take(own.to(part.train.y.device))
+            xs.append(x)
+            ys.append(y)
+            tasks.append(torch.full((len(own),), part.task))
+        return Batch(torch.cat(xs), torch.cat(ys), torch.cat(tasks))
+
+
+def cut(length: int, size: int) -> list[slice]:
+    """Consecutive pieces of `size`; a last single sample joins the piece before it, for a batch of one has no
+    batch statistics.
+
+    >>> cut(8, 3)
+    [slice(0, 3, None), slice(3, 6, None), slice(6, 8, None)]
+    >>> cut(7, 3)
+    [slice(0, 3, None), slice(3, 7, None)]
+    """
+    starts = list(range(0, length, size))
+    if len(starts) > 1 and length - starts[-1] == 1 and size > 1:
+        starts.pop()
+    return [slice(start, stop) for start, stop in zip(starts, [*starts[1:], length], strict=True)]
+
+
+def _check(where: str, split: Split, classes: int) -> None:
+    x, y = split.x, split.y
+    if x.ndim != 4:
+        raise BadData(f"{where}: images must be (n, channels, height, width), not {tuple(x.shape)}")
+    if y.ndim != 1 or y.dtype != torch.int64 or len(x) != len(y):
+        raise BadData(f"{where}: needs one int64 label per image, has {y.dtype} {tuple(y.shape)} for {len(x)} images")
+    if len(y) == 0:
+        raise BadData(f"{where}: no images; give it some, or leave the task out")
+    if not 0 <= int(y.min()) <= int(y.max()) < classes:
+        raise BadData(
+            f"{where}: labels reach from {int(y.min())} to {int(y.max())}; {classes} classes allow 0 to {classes - 1}"
+        )
+    if x.dtype != torch.uint8:
+        if not x.dtype.is_floating_point:
+            raise BadData(f"{where}: pixels must be uint8 or floats in [0, 1], not {x.dtype}")
+        if not bool(torch.isfinite(x).all()):
+            row = int((~torch.isfinite(x)).flatten(1).any(1).nonzero()[0])
+            raise BadData(f"{where}: image {row} has a pixel that is not a finite number; repair or remove it")
+        if float(x.min()) < 0 or float(x.max()) > 1:
+            raise BadData(
+                f"{where}: pixels must lie in [0, 1], these reach from {float(x.min()):.4g} to {float(x.max()):.4g}"
+            )

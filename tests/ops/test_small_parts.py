@@ -1,0 +1,153 @@
+"""Losses, mixing, noise, algebra, scores and attacks: properties that hold for any input."""
+
+import math
+
+import pytest
+import torch
+
+from perdure.ops import algebra, losses, scores
+from perdure.ops.attacks import fgsm
+from perdure.ops.landscape import layer_normalized, worst_case_flatness
+from perdure.ops.mixing import Mixing, draw_mixing, mix, shift
+from perdure.ops.noise import spread_weights
+from perdure.ops.outliers import excess_loss, logit_gradient, weight_gradient
+
+
+def test_uniformity_is_the_mean_over_pairs() -> None:
+    z = torch.nn.functional.normalize(torch.randn(7, 4, dtype=torch.float64), dim=1)
+    pairs = [math.exp(-2 * float((z[i] - z[j]).square().sum())) for i in range(7) for j in range(i)]
+    assert float(losses.uniformity(z)) == pytest.approx(math.log(sum(pairs) / len(pairs)))
+
+
+def test_both_readings_of_uniform_alignment() -> None:
+    z, mixed = (torch.nn.functional.normalize(torch.randn(5, 3), dim=1) for _ in range(2))
+    partner = torch.tensor([1, 2, 3, 4, 0])
+    released = losses.alignment(z, mixed) + losses.uniformity(torch.cat([z, mixed]))
+    torch.testing.assert_close(losses.released_uniform_alignment(z, mixed), released)
+    paper = losses.uniformity(z) + (losses.alignment(z, mixed) + losses.alignment(z[partner], mixed)) / 2
+    torch.testing.assert_close(losses.uniform_alignment(z, mixed, partner), paper)
+
+
+def test_mixed_labels_per_sample_and_as_released() -> None:
+    logits, y, other = torch.randn(4, 3), torch.tensor([0, 1, 2, 0]), torch.tensor([2, 2, 1, 1])
+    share = torch.tensor([0.1, 0.4, 0.9, 0.0], requires_grad=True)
+    log_p = logits.log_softmax(1)
+    by_hand = -torch.stack([(1 - share[i]) * log_p[i, y[i]] + share[i] * log_p[i, other[i]] for i in range(4)]).mean()
+    torch.testing.assert_close(losses.mixed_cross_entropy(logits, y, other, share), by_hand)
+    released = losses.released_mixed_cross_entropy(logits, y, other, share)
+    weight = float(share.detach().mean())
+    swapped = weight * losses.cross_entropy(logits, y) + (1 - weight) * losses.cross_entropy(logits, other)
+    torch.testing.assert_close(released, swapped)
+    assert not released.requires_grad  # the label weights are constants
+
+
+def test_mixing_keeps_an_image_with_share_zero_and_takes_the_partner_with_one() -> None:
+    x = torch.randn(3, 2, 4, 4)
+    mixing = Mixing(torch.tensor([0.0, 1.0, 0.25]), torch.tensor([2, 0, 1]))
+    mixed = mix(x, mixing)
+    assert torch.equal(mixed[0], x[0])
+    assert torch.equal(mixed[1], x[0])
+    torch.testing.assert_close(mixed[2], 0.75 * x[2] + 0.25 * x[1])
+
+
+def test_drawn_shares_follow_the_beta_distribution() -> None:
+    torch.manual_seed(0)
+    shares = draw_mixing(4000, 20.0, torch.zeros(1)).share
+    assert float(shares.mean()) == pytest.approx(0.5, abs=0.01)
+    assert float(shares.std()) == pytest.approx(math.sqrt(1 / (4 * 41)), rel=0.05)  # var of Beta(a, a) is 1/(4(2a+1))
+    assert sorted(draw_mixing(9, 1.0, torch.zeros(1)).partner.tolist()) == list(range(9))
+
+
+def test_shift_moves_by_the_radius_and_stays_within_bounds() -> None:
+    share, slope = torch.tensor([0.5, 0.5, 0.999]), torch.tensor([3.0, -4.0, 12.0])
+    moved = shift(share, slope, 0.13)
+    torch.testing.assert_close(moved, torch.tensor([0.53, 0.46, 1.0]))
+    assert torch.equal(shift(share, torch.zeros(3), 0.05), share)
+
+
+def test_ascent_has_the_radius_as_its_length() -> None:
+    up = algebra.ascent({"a": torch.tensor([3.0]), "b": torch.tensor([[4.0]])}, 0.05)
+    torch.testing.assert_close(up["a"], torch.tensor([0.03]))
+    assert float(algebra.norm(up)) == pytest.approx(0.05)
+    assert float(algebra.ascent({"a": torch.zeros(2)}, 0.05)["a"].sum()) == 0
+    assert algebra.ascent({}, 0.05) == {}
+
+
+def test_add_moves_by_value_and_dot_skips_what_is_missing() -> None:
+    weights = {"a": torch.ones(2, requires_grad=True), "b": torch.ones(2)}
+    moved = algebra.add(weights, {"a": torch.ones(2), "not there": torch.ones(1)})
+    assert moved["a"].tolist() == [2, 2]
+    assert weights["a"].tolist() == [1, 1]
+    assert moved["b"] is weights["b"]
+    assert float(algebra.dot(moved, {"a": torch.ones(2)})) == 4
+
+
+def test_noise_grows_by_itself_and_a_cap_holds_it() -> None:
+    torch.manual_seed(0)
+    weight, noise = torch.randn(8, 4, 3, 3) * 0.1, torch.randn(8, 4, 3, 3)
+    scale = torch.empty_like(weight).uniform_(-1e-3, 1e-3)
+
+    def ratio(**values: float | bool) -> float:
+        moved, _ = spread_weights(weight, noise, scale, steps=100, rate=0.1, **values)
+        return float((moved - weight).norm() / weight.norm())
+
+    assert ratio() > 1
+    assert ratio(cap=0.1) == pytest.approx(0.1, rel=1e-4)
+    assert ratio(cap=1e6) == pytest.approx(ratio())
+    one, _ = spread_weights(weight, noise, scale, steps=1, rate=0.1)
+    torch.testing.assert_close(one, weight + scale * noise)  # kept before the first update
+    last, trained = spread_weights(weight, noise, scale, steps=1, rate=0.1, keep_last=True)
+    torch.testing.assert_close(last, weight + trained * noise)
+
+
+def test_scores_of_one_lesson_and_of_a_single_row() -> None:
+    assert scores.backward_transfer([[80.0]]) is None
+    assert scores.forgetting([[80.0]]) is None
+    assert scores.learning_accuracy([[80.0], [70.0, 90.0]]) == 85
+    joint = [[70.0, 80.0, 90.0]]  # all tasks learned at once
+    assert scores.average_accuracy(joint) == 80
+    assert scores.backward_transfer(joint) is None
+    assert scores.learning_accuracy(joint) is None
+
+
+def test_fgsm_goes_uphill_by_the_step_and_stays_within_bounds() -> None:
+    x = torch.tensor([[0.5, 0.99, 0.01]])
+    slope = torch.tensor([[1.0, 2.0, -3.0]])
+    attacked = fgsm(lambda moved: (moved * slope).sum(), x, 0.02, 0.0, 1.0)
+    torch.testing.assert_close(attacked, torch.tensor([[0.52, 1.0, 0.0]]))
+
+
+def test_excess_loss_is_the_first_order_growth() -> None:
+    x = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
+    y = torch.tensor([0, 1, 2, 0])
+    loss = torch.nn.functional.cross_entropy(x, y, reduction="none")
+    (slope,) = torch.autograd.grad(loss.sum(), x)
+    shift_by = 1e-6 * torch.randn_like(x)
+    after = torch.nn.functional.cross_entropy(x + shift_by, y, reduction="none")
+    torch.testing.assert_close(excess_loss(slope, shift_by), after - loss, rtol=1e-4, atol=0)
+    torch.testing.assert_close(logit_gradient(x, y), slope)
+
+
+def test_weight_gradient_of_a_layer_by_the_chain_rule() -> None:
+    w = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
+    x, y = torch.randn(8, 3, dtype=torch.float64), torch.randint(0, 5, (8,))
+    r = torch.tanh(x @ w.T)
+    (expected,) = torch.autograd.grad(losses.cross_entropy(r, y), w)
+    torch.testing.assert_close(weight_gradient(logit_gradient(r, y), 1 - r.square(), x), expected)
+
+
+def test_flatness_does_not_change_when_a_layer_is_rescaled() -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(16, 6, dtype=torch.float64), torch.randint(0, 4, (16,))
+    w = {"one": torch.randn(8, 6, dtype=torch.float64), "two": torch.randn(4, 8, dtype=torch.float64)}
+
+    def loss(weights: dict[str, torch.Tensor]) -> torch.Tensor:
+        return losses.cross_entropy(torch.relu(x @ weights["one"].T) @ weights["two"].T, y)
+
+    flat = worst_case_flatness(loss, w)
+    assert float(flat) > 0
+    rescaled = {"one": 3 * w["one"], "two": w["two"] / 3}
+    torch.testing.assert_close(worst_case_flatness(loss, rescaled), flat)
+    normalized = layer_normalized({"one": torch.ones(8, 6, dtype=torch.float64), "bias": torch.ones(3)}, w)
+    assert list(normalized) == ["one"]
+    torch.testing.assert_close(normalized["one"].norm(), w["one"].norm())
