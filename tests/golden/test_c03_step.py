@@ -1,0 +1,223 @@
+"""c03: one whole training step of GPM, DFGP and RCL, on the first task and on a later one."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from perdure.methods import rcl
+from perdure.methods.dfgp import DFGP
+from perdure.methods.gpm import GPM
+from perdure.methods.rcl import RCL
+from perdure.ops.algebra import ascent, grad, norm
+from perdure.ops.losses import cross_entropy, released_mixed_cross_entropy
+from perdure.ops.mixing import Mixing
+from perdure.types import Batch
+
+from .golden import (
+    CHANGE,
+    CLEARLY,
+    DTYPES,
+    GRADIENT,
+    RECIPE,
+    SHARE,
+    VALUE,
+    Bound,
+    Case,
+    Parameters,
+    alex,
+    alexnet,
+    by_file_name,
+    draw,
+    library_name,
+    ortho,
+    resnet,
+    resnet18,
+    stream,
+    tensor,
+)
+
+ROBUST = [("rcl_alexnet", 1), ("rcl_alexnet", 2), ("dfgp_alexnet", 1), ("dfgp_alexnet", 2)]
+ROBUST += [("rcl_resnet18_32", 1), ("rcl_resnet18_32", 2), ("rcl_resnet18_84", 2)]
+PLAIN = [("gpm_alexnet", 1), ("gpm_alexnet", 2)]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A method in the middle of a task, and the batch it is about to learn."""
+
+    case: Case
+    precision: str
+    parameters: Parameters
+    method: Any
+    batch: Batch
+    mixing: Mixing
+    rate: float
+
+    def check(self, key: str, value: Tensor, bounds: Mapping[str, Bound]) -> None:
+        self.case.check(f"{self.precision}/{key}", value, bounds[self.precision])
+
+    def check_all(self, key: str, values: Mapping[str, Tensor], bounds: Mapping[str, Bound]) -> None:
+        prefix = f"{self.precision}/{key}/"
+        if self.precision == "f32" and not self.case.names(prefix):
+            return  # left out of some files to save space; float64 is complete
+        self.case.check_all(prefix, self.named(values), bounds[self.precision])
+
+    def miss(self, key: str, value: Tensor, bounds: Mapping[str, Bound]) -> float:
+        return self.case.miss(f"{self.precision}/{key}", value, bounds[self.precision])
+
+    def named(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return by_file_name(values, self.parameters)
+
+
+def step(name: str, task: int, precision: str = "f64") -> Step:
+    """`name` is the method, the network and, for the ResNet, its image size, as in the file names."""
+    kind, network, *size = name.split("_")
+    dtype, pixels = DTYPES[precision], int(size[0]) if size else 32
+    if network == "alexnet":
+        values, parameters = RECIPE["c03"]["alexnet"], alex(stream(30))
+        net, classes, rs = alexnet(parameters, dtype), RECIPE["networks"]["alexnet"]["classes"], stream(31)
+    else:
+        values, parameters = RECIPE["c03"]["resnet"], resnet(stream(33), pixels)
+        classes, rs = RECIPE["networks"]["resnet"][str(pixels)]["classes"], stream({32: 34, 84: 35}[pixels])
+        net = resnet18(parameters, pixels, dtype)
+    n = values["batch"]
+    x = draw(rs, n, 3, pixels, pixels)
+    y = rs.randint(0, classes, size=n, dtype=np.int64)
+    partner, share = rs.permutation(n), first_shares(rs, n)
+
+    chosen = {key: values[key] for key in ("mix_weight", "radius")}
+    if kind == "rcl":
+        method = RCL(net, **chosen, spread_weight=values["spread_weight"], noise_range=0.0)
+    else:
+        method = DFGP(net, **chosen) if kind == "dfgp" else GPM(net)
+    if task > 1:
+        remember(method, values, dtype)
+    return Step(
+        case=Case(f"c03_{name}_task{task}"),
+        precision=precision,
+        parameters=parameters,
+        method=method.train(),
+        batch=Batch(tensor(x, dtype), tensor(y, torch.int64), task - 1),
+        mixing=Mixing(tensor(share, dtype), tensor(partner, torch.int64)),
+        rate=values["rate"],
+    )
+
+
+def first_shares(rs: np.random.RandomState, n: int) -> np.ndarray:
+    gamma = RECIPE["c03"]["gamma"]
+    shares = np.clip(gamma["centre"] + gamma["spread"] * rs.standard_normal(size=n), 0, 1).astype(np.float32)
+    shares[:2] = gamma["first_two"]  # near the ends, so that the clamp of γ̂ is met
+    return shares
+
+
+def remember(method: GPM, values: Mapping[str, Any], dtype: torch.dtype) -> None:
+    layers = method.net.backbone.layers()
+    widths = [layer.weight[0].numel() for layer in layers.values()]
+    sizes = values.get("basis_sizes") or [max(1, width // values["basis_divisor"]) for width in widths]
+    rs = stream(32 if "basis_sizes" in values else 36)
+    for name, width, size in zip(layers, widths, sizes, strict=True):
+        method.memory.set_basis(name, tensor(ortho(rs, width, size), dtype))
+
+
+def check_update(it: Step, raw: Mapping[str, Tensor]) -> None:
+    """From the raw gradient on, all methods are alike: projection, and a step of plain SGD."""
+    it.check_all("grad_raw", raw, GRADIENT)
+    projected = it.method.gradient(it.batch)
+    if it.batch.task > 0:
+        weights = set(it.method.net.weight_names().values())
+        it.check_all("grad_proj", {name: projected[name] for name in weights}, GRADIENT)
+        frozen = {name for name, values in it.parameters.items() if values.ndim == 1}
+        assert set(it.named(projected)) == set(it.named(raw)) - frozen
+
+    parameters = dict(it.method.net.named_parameters())
+    before = {name: parameter.detach().clone() for name, parameter in parameters.items()}
+    for name, slope in projected.items():
+        parameters[name].grad = slope
+    torch.optim.SGD(parameters.values(), lr=it.rate).step()
+    change = {name: (parameters[name] - old).detach() for name, old in before.items()}
+    it.check_all("delta", {name: change[name] for name in projected}, CHANGE)
+    assert not any(change[name].any() for name in change.keys() - projected.keys()), "moved without a gradient"
+
+
+@pytest.mark.parametrize("precision", DTYPES)
+@pytest.mark.parametrize(("name", "task"), ROBUST)
+def test_robust_step(name: str, task: int, precision: str) -> None:
+    it = step(name, task, precision)
+    it.check("gamma_in", it.mixing.share, VALUE)
+
+    climb = it.method.climb(it.batch, it.mixing)
+    it.check("loss_ascent", climb.loss, VALUE)
+    it.check("gamma_hat", climb.mixing.share, SHARE)
+    it.check_all("ascent_grad_l2", {name: slope.norm() for name, slope in climb.gradient.items()}, GRADIENT)
+    it.check("ascent_grad_global_norm", norm(climb.gradient), GRADIENT)
+
+    loss, raw = it.method.descend(it.batch, climb)
+    it.check("loss_descent", loss, VALUE)
+
+    it.method.draw = lambda n, like: it.mixing  # noqa: ARG005 — the recipe's draw in place of chance
+    check_update(it, raw)
+
+
+@pytest.mark.parametrize("precision", DTYPES)
+@pytest.mark.parametrize(("name", "task"), PLAIN)
+def test_plain_step(name: str, task: int, precision: str) -> None:
+    it = step(name, task, precision)
+    loss = it.method.loss(it.batch)
+    it.check("loss", loss, VALUE)
+    check_update(it, grad(loss, it.method.trainable()))
+
+
+# --- controls: each slip below must be seen -------------------------------------------------------
+
+
+def swapped_labels(logits: Tensor, y: Tensor, partner_y: Tensor, share: Tensor) -> Tensor:
+    return released_mixed_cross_entropy(logits, partner_y, y, share)
+
+
+def trained_labels(logits: Tensor, y: Tensor, partner_y: Tensor, share: Tensor) -> Tensor:
+    kept = share.mean()
+    return kept * cross_entropy(logits, y) + (1 - kept) * cross_entropy(logits, partner_y)
+
+
+def one_norm_each(gradient: Mapping[str, Tensor], radius: float) -> dict[str, Tensor]:
+    return {name: ascent({name: slope}, radius)[name] for name, slope in gradient.items()}
+
+
+SLIPS: dict[str, tuple[str, Callable[..., Any], str]] = {
+    "label weights swapped": ("released_mixed_cross_entropy", swapped_labels, "loss_ascent"),
+    "label weights not detached": ("released_mixed_cross_entropy", trained_labels, "gamma_hat"),
+    "worst mixture not used": ("shift", lambda share, *_: share, "loss_descent"),
+    "worst weights not used": ("add", lambda weights, _: dict(weights), "loss_descent"),
+    "one norm per tensor": ("ascent", one_norm_each, "loss_descent"),
+    "alignment left out": ("released_uniform_alignment", lambda z, _: z.new_zeros(()), "loss_ascent"),
+}
+
+
+@pytest.mark.parametrize("slip", SLIPS)
+def test_slips_are_told_apart(slip: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    part, wrong, key = SLIPS[slip]
+    monkeypatch.setattr(rcl, part, wrong)
+    it = step("rcl_alexnet", 1)
+    climb = it.method.climb(it.batch, it.mixing)
+    loss, _ = it.method.descend(it.batch, climb)
+    found = {"loss_ascent": climb.loss, "gamma_hat": climb.mixing.share, "loss_descent": loss}
+    assert it.miss(key, found[key], SHARE if key == "gamma_hat" else VALUE) > CLEARLY
+
+
+def test_a_partner_of_the_inverse_permutation_is_told_apart() -> None:
+    it = step("dfgp_alexnet", 1)
+    inverse = replace(it.mixing, partner=it.mixing.partner.argsort())
+    assert not torch.equal(inverse.partner, it.mixing.partner)
+    assert it.miss("loss_ascent", it.method.climb(it.batch, inverse).loss, VALUE) > CLEARLY
+
+
+def test_a_gradient_left_unprojected_is_told_apart() -> None:
+    it = step("gpm_alexnet", 2)
+    raw = grad(it.method.loss(it.batch), it.method.trainable())
+    for name in it.case.names("f64/grad_proj/"):
+        assert it.miss(f"grad_proj/{name}", raw[library_name(name)], GRADIENT) > CLEARLY
