@@ -62,9 +62,14 @@ class Split:
         return torch.tensor(values, dtype=like.dtype, device=like.device).view(1, -1, 1, 1)
 
     def batches(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """All samples in their fixed order, so that the same weights always give the same accuracy."""
-        for rows in cut(len(self), size):
-            yield self.take(rows)
+        """All samples, in the same batches every time, so that the same weights always give the same accuracy.
+
+        They are shuffled once for all: files sorted by class would make batches of one class, whose statistics are
+        worth nothing.
+        """
+        order = torch.randperm(len(self), generator=torch.Generator().manual_seed(0)).to(self.y.device)
+        for piece in cut(len(self), size):
+            yield self.take(order[piece])
 
     def to(self, device: torch.device | str) -> "Split":
         return replace(self, x=self.x.to(device), y=self.y.to(device))
@@ -98,6 +103,12 @@ class Stream:
     name: str
     tasks: Sequence[Task]
     notes: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        shapes = {tuple(task.train.x.shape[1:]) for task in self.tasks}
+        if len(shapes) != 1:
+            found = f"images of different shapes {sorted(shapes)}" if shapes else "no tasks"
+            raise BadData(f"stream {self.name!r}: has {found}; it needs tasks whose images all have one shape")
 
     def __iter__(self) -> Iterator[Task]:
         return iter(self.tasks)
@@ -159,16 +170,18 @@ class Lesson:
 
 
 def cut(length: int, size: int) -> list[slice]:
-    """Consecutive pieces of `size`; a last single sample joins the piece before it, for a batch of one has no
-    batch statistics.
+    """Consecutive pieces of `size`; a tail shorter than an eighth of that joins the piece before it.
 
-    >>> cut(8, 3)
-    [slice(0, 3, None), slice(3, 6, None), slice(6, 8, None)]
-    >>> cut(7, 3)
-    [slice(0, 3, None), slice(3, 7, None)]
+    Batch statistics of one sample do not exist, and those of two are ruinous: on `six`, a tail of 2 after fourteen
+    batches of 32 cost plain SGD ten points of new-task accuracy. The papers' tails (11 of 64 and up) stay as they are.
+
+    >>> cut(20, 16)
+    [slice(0, 16, None), slice(16, 20, None)]
+    >>> cut(17, 16)
+    [slice(0, 17, None)]
     """
     starts = list(range(0, length, size))
-    if len(starts) > 1 and length - starts[-1] == 1 and size > 1:
+    if len(starts) > 1 and length - starts[-1] < size / 8:
         starts.pop()
     return [slice(start, stop) for start, stop in zip(starts, [*starts[1:], length], strict=True)]
 
@@ -179,6 +192,8 @@ def _check(where: str, split: Split, classes: int) -> None:
         raise BadData(f"{where}: images must be (n, channels, height, width), not {tuple(x.shape)}")
     if y.ndim != 1 or y.dtype != torch.int64 or len(x) != len(y):
         raise BadData(f"{where}: needs one int64 label per image, has {y.dtype} {tuple(y.shape)} for {len(x)} images")
+    if len(split.mean) != len(split.std) or len(split.std) not in (1, x.shape[1]) or min(split.std) <= 0:
+        raise BadData(f"{where}: mean and std need one value, or one per channel ({x.shape[1]}), and std above 0")
     if len(y) == 0:
         raise BadData(f"{where}: no images; give it some, or leave the task out")
     if not 0 <= int(y.min()) <= int(y.max()) < classes:

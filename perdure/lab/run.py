@@ -13,6 +13,7 @@ import torch
 
 import perdure
 from perdure import registry
+from perdure.errors import WrongValue
 from perdure.lab.spec import RunSpec
 from perdure.lab.store import run_directory, write, write_json, write_lines
 from perdure.methods.method import Method
@@ -47,8 +48,9 @@ def run(
     A stream that is open already, as `open_stream` opens it, is not opened again.
     """
     measures = {name: registry.probes.load(name) for name in probes}
+    place = usable(device)
     stream = stream or open_stream(spec, root)
-    method = build(spec, stream).to(device)
+    method = build(spec, stream).to(place)
     learned = learn(method, stream, spec.plan, spec.seed, watch)
     path = run_directory(out, spec.benchmark, spec.method, spec.digest())
     record = {
@@ -60,6 +62,13 @@ def run(
     write_lines(path / "epochs.jsonl", (asdict(epoch) for epoch in learned.epochs))
     write_json(path / "record.json", record)
     return record
+
+
+def usable(device: str) -> torch.device:
+    try:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError):  # torch raises one or the other, by the kind of device
+        raise WrongValue(f"no device {device!r} that this torch can use; try cpu") from None
 
 
 def open_stream(spec: RunSpec, root: Path | None) -> Stream:

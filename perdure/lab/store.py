@@ -22,6 +22,7 @@ def write(path: Path, content: bytes) -> None:
             try:
                 file.write(content)
                 file.flush()
+                os.fchmod(file.fileno(), 0o644)  # temporary files are private, records are not
                 os.fsync(file.fileno())
                 Path(file.name).replace(path)
             except BaseException:

@@ -220,8 +220,8 @@ def by_file_name(values: Mapping[str, Any], names: Iterable[str]) -> dict[str, A
     return {known[own]: value for own, value in values.items()}
 
 
-def alexnet(parameters: Parameters, dtype: torch.dtype) -> Network:
-    return _filled(AlexNet((3, 32, 32), dropout=False), parameters, dtype)
+def alexnet(parameters: Parameters, dtype: torch.dtype, dropout: bool = False) -> Network:
+    return _filled(AlexNet((3, 32, 32), dropout=dropout), parameters, dtype)
 
 
 def resnet18(parameters: Parameters, pixels: int, dtype: torch.dtype) -> Network:

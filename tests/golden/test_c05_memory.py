@@ -134,10 +134,10 @@ def test_resnet_has_the_published_geometry(pixels: int) -> None:
 
 def test_alexnet_net() -> None:
     case, sizes = Case("c05_repr_alexnet_net"), SIZES["alexnet"]
-    net = alexnet(alex(stream(20)), torch.float64)
+    net = alexnet(alex(stream(20)), torch.float64, dropout=True)  # which has to be off for this
     net.backbone.patch_images = dict(zip(net.backbone.layers(), sizes["samples"], strict=True))
     images = tensor(draw(stream(51), sizes["images"], 3, 32, 32))
-    method = GPM(net, samples=sizes["images"])
+    method = GPM(net, samples=sizes["images"]).train()
     found = method.representations(Batch(images, torch.zeros(len(images), dtype=torch.int64), 0))
     assert list(found) == list(net.backbone.layers())
     for number, representation in enumerate(found.values(), 1):
@@ -221,5 +221,6 @@ def test_wrong_patches_are_told_apart() -> None:
 def test_another_basis_is_told_apart() -> None:
     case = Case("c05_gpm_update")
     for number, ((rows, _), size) in enumerate(zip(LAYERS, case["task1/k"], strict=True), 1):
-        other = tensor(ortho(stream(0), rows, int(size)))
-        assert case.miss(f"task1/projector{number}", other @ other.T, PROJECTOR) > CLEARLY
+        if 0 < size < rows:  # nothing and everything have one projector each
+            other = tensor(ortho(stream(0), rows, int(size)))
+            assert case.miss(f"task1/projector{number}", other @ other.T, PROJECTOR) > CLEARLY

@@ -13,10 +13,8 @@ RUNS = json.loads((FOLDER / "published_runs.json").read_text())["runs"]
 HALF_A_DIGIT = 0.0005 + 1e-9  # the recomputed figures are stored with three decimals
 LOGGED = 0.05  # the logs print scores of unrounded accuracies, but matrices with one decimal
 
-every_run = pytest.mark.parametrize("run", RUNS, ids=lambda run: f"{run['method']}-{run['dataset']}-{run['seed']}")
 
-
-@every_run
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: f"{run['method']}-{run['dataset']}-{run['seed']}")
 def test_scores(run: dict[str, Any]) -> None:
     matrix, exact, printed = (
         run[key] for key in ("accuracy_matrix_lower_triangle", "recomputed_from_rounded_matrix", "printed")

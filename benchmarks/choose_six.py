@@ -1,0 +1,73 @@
+"""Choose the preset of `six` on validation data: python benchmarks/choose_six.py [--seeds 1,2,3] [--valid-share 0.3]
+
+Every setting learns the six tasks from the training images that are left and is scored on held-out training images;
+test images are never looked at. Scored: final accuracy, and accuracy under FGSM at 4/255, both on validation data.
+"""
+
+import argparse
+import statistics
+from dataclasses import replace
+
+from rich.console import Console
+from rich.table import Table
+
+from perdure.data.embedded import six
+from perdure.lab.run import build
+from perdure.lab.spec import spec
+from perdure.ops.scores import backward_transfer
+from perdure.probes.robustness import fgsm_accuracy
+from perdure.train.learn import learn
+from perdure.types import Stream
+
+SETTINGS: dict[str, tuple[str, dict[str, str]]] = {
+    "gpm, threshold 0.95": ("gpm", {"threshold": "0.95"}),
+    "gpm, threshold 0.97": ("gpm", {"threshold": "0.97"}),
+    "dfgp, threshold 0.95": ("dfgp", {"threshold": "0.95"}),
+    "rcl, no noise, threshold 0.95": ("rcl", {"noise_range": "0", "threshold": "0.95"}),
+    "rcl, no noise, threshold 0.94": ("rcl", {"noise_range": "0", "threshold": "0.94"}),
+    "rcl, noise as released": ("rcl", {"noise_range": "1e-4", "noise_cap": "none"}),
+    "rcl, noise capped at 0.1": ("rcl", {"noise_range": "1e-4", "noise_cap": "0.1"}),
+    "rcl, noise capped at 0.5": ("rcl", {"noise_range": "1e-4", "noise_cap": "0.5"}),
+    "rcl, κ 0.5": ("rcl", {"noise_range": "0", "spread_weight": "0.5"}),
+    "rcl, κ only in descent": ("rcl", {"noise_range": "0", "spread_in": "descent"}),
+}
+
+
+def validation_only(seed: int, share: float) -> Stream:
+    """`six` with the validation images in the place of the test images."""
+    stream = six(seed=seed, valid_share=share)
+    return Stream("six", [replace(task, test=task.valid) for task in stream], stream.notes)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", default="1,2,3")
+    parser.add_argument("--valid-share", type=float, default=0.3)
+    parser.add_argument("--only", default="", help="settings whose name contains this")
+    given = parser.parse_args()
+    seeds = [int(seed) for seed in given.seeds.split(",")]
+    title = f"validation share {given.valid_share:g}, seeds {given.seeds}; percent, mean (lowest … highest)"
+    table = Table("setting", "ACC", "BWT", "ACC under FGSM 4/255", title=title, title_justify="left")
+    for name, (method, values) in SETTINGS.items():
+        if given.only not in name:
+            continue
+        scores = []
+        for seed in seeds:
+            wanted = spec(method, "six", seed=seed, values=values)
+            stream = validation_only(seed, given.valid_share)
+            learner = build(wanted, stream)
+            learned = learn(learner, stream, wanted.plan, seed)
+            attacked = fgsm_accuracy(learner, learned.tasks, (4 / 255,))["acc"][0]
+            acc = sum(learned.matrix[-1]) / len(learned.matrix[-1])
+            scores.append((acc, backward_transfer(learned.matrix) or 0.0, attacked))
+        table.add_row(name, *map(spread, zip(*scores, strict=True)))
+        Console(width=120, stderr=True).print(name, *map(spread, zip(*scores, strict=True)))
+    Console(width=120).print(table)
+
+
+def spread(values: tuple[float, ...]) -> str:
+    return f"{statistics.mean(values):.1f} ({min(values):.1f} … {max(values):.1f})"
+
+
+if __name__ == "__main__":
+    main()

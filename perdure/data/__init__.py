@@ -1,0 +1,1 @@
+"""Where tasks come from: readers of the original files, and the streams made of them."""

@@ -1,0 +1,131 @@
+"""From arrays to tasks: which rows validate, where files are looked for."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from platformdirs import user_cache_path
+from torch import Tensor
+
+from perdure.errors import BadData, WrongValue
+from perdure.types import Split, Task
+
+Array = npt.NDArray[Any] | Tensor
+Labeled = tuple[Array, Array]
+"""Images (n, channels, height, width), uint8 or float in [0, 1], and their labels (n,)."""
+
+
+def data_root(root: Path | None = None) -> Path:
+    """The folder that holds image files: the one given, else $PERDURE_DATA, else the user's cache."""
+    if root is not None:
+        return Path(root).expanduser()
+    if named := os.environ.get("PERDURE_DATA"):
+        return Path(named).expanduser()
+    return user_cache_path("perdure")
+
+
+def split_rows(n: int, share: float, seed: int) -> tuple[Tensor, Tensor]:
+    """Rows to train on (n − k,) and to validate with (k,), k = ⌊share · n⌋, both in shuffled order.
+
+    This is the split of the published runs: numpy's legacy generator shuffles all rows and the first k validate.
+
+    >>> split_rows(5000, 0.05, seed=1)[1][:6].tolist()
+    [2764, 4767, 3814, 3499, 2735, 3922]
+    """
+    rows = np.arange(n)
+    _shuffler(seed).shuffle(rows)
+    held = _held_out(n, share)
+    return torch.from_numpy(rows[held:]), torch.from_numpy(rows[:held])
+
+
+def split_rows_by_class(y: Array, share: float, seed: int) -> tuple[Tensor, Tensor]:
+    """As `split_rows`, with the same share of every class: for sets so small that chance would skew them.
+
+    >>> train, valid = split_rows_by_class(torch.tensor([0, 0, 0, 0, 1, 1, 1, 1]), 0.25, seed=1)
+    >>> len(train), len(valid), int((valid < 4).sum())
+    (6, 2, 1)
+    """
+    shuffler, labels = _shuffler(seed), np.asarray(y)
+    train, valid = [], []
+    for label in np.unique(labels):
+        rows = np.flatnonzero(labels == label)
+        shuffler.shuffle(rows)
+        held = _held_out(len(rows), share)
+        valid.append(rows[:held])
+        train.append(rows[held:])
+    return torch.from_numpy(np.concatenate(train)), torch.from_numpy(np.concatenate(valid))
+
+
+def make_task(
+    name: str,
+    classes: Sequence[str],
+    train: Labeled,
+    test: Labeled,
+    *,
+    valid_share: float,
+    seed: int,
+    mean: Sequence[float],  # per channel, of pixels in [0, 1]
+    std: Sequence[float],
+    by_class: bool = False,  # hold out the same share of every class
+) -> Task:
+    """One task of images and labels; a share of the training rows, drawn by `seed`, validates.
+
+    >>> images, labels = np.zeros((8, 3, 4, 4), np.uint8), np.arange(8) % 2
+    >>> task = make_task(
+    ...     "pair", ("a", "b"), (images, labels), (images, labels),
+    ...     valid_share=0.25, seed=1, mean=(0.5,) * 3, std=(0.25,) * 3,
+    ... )
+    >>> len(task.train), len(task.valid), len(task.test)
+    (6, 2, 8)
+    """
+    x, y = _labeled(f"task {name!r}, train", train)
+    test_x, test_y = _labeled(f"task {name!r}, test", test)
+    split = split_rows_by_class(y, valid_share, seed) if by_class else split_rows(len(y), valid_share, seed)
+    scale = tuple(mean), tuple(std)
+    return Task(
+        name=name,
+        classes=tuple(classes),
+        train=Split(x[split[0]], y[split[0]], *scale),
+        valid=Split(x[split[1]], y[split[1]], *scale),
+        test=Split(test_x, test_y, *scale),
+    )
+
+
+def task_count(asked: int | None, available: int) -> int:
+    """How many tasks a stream has: all, or the first few that were asked for."""
+    if asked is None:
+        return available
+    if not 1 <= asked <= available:
+        raise WrongValue(f"tasks={asked} is not allowed; use 1 to {available}, or leave it out for all")
+    return asked
+
+
+def _shuffler(seed: int) -> np.random.RandomState:
+    if not 0 <= seed < 2**32:
+        raise WrongValue(f"seed={seed} is not allowed; use 0 to {2**32 - 1}")
+    return np.random.RandomState(seed)
+
+
+def _held_out(n: int, share: float) -> int:
+    if not 0 < share < 1:
+        raise WrongValue(f"valid_share={share} is not allowed; use a number between 0 and 1, such as 0.1")
+    held = int(share * n)
+    if held == 0:
+        raise WrongValue(f"valid_share={share} of {n} images leaves none to validate with; raise it or add images")
+    return held
+
+
+def _labeled(where: str, pair: Labeled) -> tuple[Tensor, Tensor]:
+    x, y = _tensor(pair[0]), _tensor(pair[1])
+    if len(x) != len(y):
+        raise BadData(f"{where}: {len(x)} images but {len(y)} labels; give one label per image")
+    return x, y if y.dtype.is_floating_point else y.long()
+
+
+def _tensor(values: Array) -> Tensor:
+    # A copy, for arrays read from files may be read-only or lie inside larger records.
+    return values if isinstance(values, Tensor) else torch.from_numpy(np.array(values))

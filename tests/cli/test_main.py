@@ -1,0 +1,107 @@
+"""The command line, run as a user runs it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+PERDURE = [sys.executable, "-m", "perdure.cli.main"]
+
+
+def perdure(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "COLUMNS": "100", "OMP_NUM_THREADS": "1"}
+    return subprocess.run([*PERDURE, *words], capture_output=True, text=True, cwd=cwd, env=environment, check=False)
+
+
+def test_json_is_the_record_and_nothing_else(tmp_path: Path) -> None:
+    done = perdure("run", "gpm", "synthetic", "--tasks", "2", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    record = json.loads(done.stdout)
+    assert {"acc", "bwt", "accuracy_matrix", "path", "seed", "values", "plan"} <= set(record)
+    assert len(record["accuracy_matrix"]) == 2
+    assert json.loads((tmp_path / record["path"] / "record.json").read_text()) == record
+    assert "task 2, epoch 2" in done.stderr  # plain lines where there is no terminal
+
+
+def test_two_runs_of_one_seed_agree_and_two_seeds_do_not(tmp_path: Path) -> None:
+    runs = [
+        json.loads(perdure("run", "rcl", "synthetic", "--seed", seed, "--out", str(tmp_path / out), "--json").stdout)
+        for seed, out in (("3", "a"), ("3", "b"), ("4", "c"))
+    ]
+    assert runs[0]["accuracy_matrix"] == runs[1]["accuracy_matrix"]
+    models = [(Path(run["path"]) / "model.safetensors").read_bytes() for run in runs]
+    assert models[0] == models[1]
+    assert models[0] != models[2]
+
+
+def test_values_reach_the_method_and_the_plan(tmp_path: Path) -> None:
+    words = ["--set", "mix_weight=0.3", "--set", "noise_cap=none", "--plan", "epochs=1", "--net", "mlp", "--json"]
+    record = json.loads(perdure("run", "rcl", "synthetic", *words, cwd=tmp_path).stdout)
+    assert record["values"]["mix_weight"] == 0.3
+    assert record["plan"]["epochs"] == 1
+    assert record["network"] == "mlp"
+    assert record["epochs_run"] == [1, 1, 1]
+
+
+def test_demo_shows_three_methods_with_pictures(tmp_path: Path) -> None:
+    done = perdure("demo", "--tasks", "2", "--plan", "epochs=1", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for word in ("finetune", "gpm", "rcl", "ACC", "BWT", "new task", "FGSM 1", "FGSM 4", "seconds"):
+        assert word in done.stdout
+    for method in ("finetune", "gpm", "rcl"):
+        assert (tmp_path / "demo" / f"{method}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_ls_and_show() -> None:
+    assert {"methods", "networks", "benchmarks", "probes"} <= set(json.loads(perdure("ls", "--json").stdout))
+    assert "rcl" in perdure("ls", "methods").stdout
+    shown = perdure("show", "rcl").stdout
+    for word in ("mix_weight", "λ", "κ", "φ", "cifar100", "miniimagenet", "paper, log"):
+        assert word in shown
+    assert json.loads(perdure("show", "gpm", "--json").stdout)["values"]["threshold"]["symbol"] == "ε"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["run", "rlc", "six"], 2, "did you mean rcl"),
+        (["run", "rcl", "sx"], 2, "did you mean six"),
+        (["show", "gmp"], 2, "did you mean gpm"),
+        (["ls", "method"], 2, "did you mean methods"),
+        (["run", "rcl", "six", "--set", "radius=big"], 2, "radius takes a number ≥ 0"),
+        (["run", "rcl", "six", "--set", "radius"], 2, "name=value"),
+        (["run", "rcl", "six", "--plan", "epochs=1.5"], 2, "whole number"),
+        (["run", "rcl", "six", "--tasks", "7"], 2, "1 to 6"),
+        (["run", "rcl", "six", "--probe", "fgms"], 2, "did you mean fgsm"),
+        (["run", "rcl", "six", "--device", "tpu9"], 2, "no device 'tpu9'"),
+        (["run", "rcl", "cifar100", "--root", "nowhere"], 1, "put train.bin and test.bin"),
+        (["run", "finetune", "synthetic", "--net", "mlp", "--plan", "rate=1e30"], 1, "lower the learning rate"),
+        (["run", "finetune", "synthetic", "--plan", "epochs=1", "--out", "/dev/null"], 1, "choose another place"),
+    ],
+)
+def test_what_is_asked_wrongly_gets_one_clear_line(words: list[str], code: int, message: str, tmp_path: Path) -> None:
+    done = perdure(*words, cwd=tmp_path)
+    assert done.returncode == code, done.stderr
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    assert len([line for line in done.stderr.splitlines() if line.startswith("perdure:")]) == 1
+
+
+def test_ctrl_c_stops_with_one_line(tmp_path: Path) -> None:
+    words = ["run", "rcl", "synthetic", "--plan", "epochs=500"]
+    running = subprocess.Popen([*PERDURE, *words], stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    assert running.stderr is not None
+    assert "epoch 1" in running.stderr.readline()
+    time.sleep(0.2)
+    running.send_signal(signal.SIGINT)
+    rest = running.communicate(timeout=60)[1]
+    assert running.returncode == 130
+    assert "stopped" in rest
+    assert "Traceback" not in rest
+    assert not list(tmp_path.rglob("record.json"))

@@ -1,0 +1,138 @@
+"""Specifications, presets, records and files."""
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+
+from perdure import registry
+from perdure.errors import AskedWrongly, PerdureError, UnknownName, WrongValue
+from perdure.lab.run import build, open_stream, run
+from perdure.lab.spec import assignments, preset, presets, spec
+from perdure.lab.store import write, write_json
+from perdure.schema import checked, values_of
+from perdure.train.fit import Plan
+
+
+def test_a_record_holds_what_its_matrix_says(tmp_path: Path) -> None:
+    record = run(spec("gpm", "synthetic"), out=tmp_path, probes=["fgsm"])
+    matrix = record["accuracy_matrix"]
+    assert [len(row) for row in matrix] == [1, 2, 3]
+    assert record["acc"] == pytest.approx(sum(matrix[-1]) / 3)
+    assert record["bwt"] == pytest.approx((matrix[2][0] - matrix[0][0] + matrix[2][1] - matrix[1][1]) / 2)
+    assert all(0 <= value <= 100 for row in matrix for value in row)
+    assert len(record["fgsm"]["acc"]) == 3
+    folder = Path(record["path"])
+    assert json.loads((folder / "record.json").read_text()) == record
+    assert len((folder / "epochs.jsonl").read_text().splitlines()) == sum(record["epochs_run"]) == 6
+    assert set(record["facts"]["basis"]) == {"conv1", "conv2", "conv3", "fc1", "fc2"}
+
+
+def test_a_saved_model_gives_the_same_answers(tmp_path: Path) -> None:
+    wanted = spec("rcl", "synthetic", tasks=2, plan={"epochs": 1})
+    stream = open_stream(wanted, None)
+    record = run(wanted, out=tmp_path, stream=stream)
+    state = safetensors.torch.load_file(Path(record["path"]) / "model.safetensors")
+    method = build(wanted, stream)
+    method.load_state_dict(state)
+    assert len(method.net.heads) == 2
+    assert all(torch.equal(state[name], tensor) for name, tensor in method.state_dict().items())
+
+
+def test_attacks_hurt_more_the_stronger_they_are(tmp_path: Path) -> None:
+    record = run(spec("finetune", "synthetic"), out=tmp_path, probes=["fgsm"])
+    acc = [record["acc"], *record["fgsm"]["acc"]]
+    assert acc[0] >= acc[1] >= acc[2] >= acc[3]
+    assert acc[0] > acc[3]
+
+
+def test_the_hash_covers_what_changes_numbers() -> None:
+    plain = spec("rcl", "six").digest()
+    assert plain == spec("rcl", "six", seed=1).digest()
+    # a value that is the preset's anyway changes nothing
+    assert plain == spec("rcl", "six", values={"mix_weight": "0.1"}).digest()
+    others = [
+        spec("rcl", "six", seed=2),
+        spec("rcl", "six", tasks=3),
+        spec("rcl", "six", network="resnet18"),
+        spec("rcl", "six", values={"mix_weight": "0.2"}),
+        spec("rcl", "six", plan={"rate": "0.01"}),
+        spec("dfgp", "six"),
+        spec("rcl", "synthetic"),
+    ]
+    assert len({plain, *(other.digest() for other in others)}) == 1 + len(others)
+
+
+@pytest.mark.parametrize("benchmark", list(presets()))
+@pytest.mark.parametrize("method", list(registry.methods))
+def test_every_preset_fits_its_method_and_names_its_sources(benchmark: str, method: str) -> None:
+    proposed = preset(benchmark, method)
+    registry.networks.find(proposed.network[0])
+    pairs = {**proposed.plan, **proposed.values, "network": proposed.network}
+    assert all(len(pair) == 2 and isinstance(pair[1], str) and pair[1] for pair in pairs.values())
+    checked("plan", Plan, {name: pair[0] for name, pair in proposed.plan.items()})
+    checked(method, registry.methods.load(method), {name: pair[0] for name, pair in proposed.values.items()})
+    assert method in presets()[benchmark]["methods"]
+
+
+def test_presets_have_the_published_values() -> None:
+    """The facts that a slip would cost most: thresholds differ between methods, and logs from the paper's table."""
+    thresholds = {
+        (b, m): preset(b, m).values["threshold"][0]
+        for b in ("cifar100", "five", "miniimagenet")
+        for m in ("gpm", "dfgp", "rcl")
+    }
+    assert list(thresholds.values()) == [0.97, 0.95, 0.94, 0.965, 0.95, 0.95, 0.985, 0.97, 0.97]
+    assert preset("five", "rcl").values["concentration"][0] == 1.0
+    assert preset("miniimagenet", "rcl").values["noise_range"][0] == 1e-11
+    assert [preset(b, "rcl").plan["patience"][0] for b in ("cifar100", "five", "miniimagenet")] == [6, 5, 5]
+
+
+@pytest.mark.parametrize("name", list(registry.methods))
+def test_every_value_has_a_meaning(name: str) -> None:
+    assert all(value.about for value in values_of(registry.methods.load(name)).values())
+
+
+def test_wrong_wishes_are_one_clear_line() -> None:
+    for wish, kind, message in (
+        ({"method": "rlc"}, UnknownName, "did you mean rcl"),
+        ({"benchmark": "sixx"}, UnknownName, "did you mean six"),
+        ({"network": "alexnett"}, UnknownName, "did you mean alexnet"),
+        ({"values": {"mix_wieght": "1"}}, UnknownName, "did you mean mix_weight"),
+        ({"values": {"mix_weight": "-1"}}, WrongValue, "mix_weight takes a number ≥ 0"),
+        ({"values": {"mix_weight": "nan"}}, WrongValue, "mix_weight takes a number ≥ 0"),
+        ({"values": {"threshold": "1.5"}}, WrongValue, "≤ 1"),
+        ({"values": {"variant": "mine"}}, WrongValue, "released or paper"),
+        ({"plan": {"epochs": "0"}}, WrongValue, "a whole number ≥ 1"),
+        ({"plan": {"epoch": "3"}}, UnknownName, "did you mean epochs"),
+        ({"plan": {"keep": "first"}}, WrongValue, "best or last"),
+    ):
+        with pytest.raises(kind, match=message) as caught:
+            spec(**{"method": "rcl", "benchmark": "six", **wish})
+        assert "\n" not in str(caught.value)
+    with pytest.raises(AskedWrongly, match="name=value"):
+        assignments(["epochs"])
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    write(path, b"old")
+    with pytest.raises(ValueError, match="Out of range"):
+        write_json(path, {"acc": float("nan")})
+    assert path.read_bytes() == b"old"
+    assert [file.name for file in tmp_path.iterdir()] == ["record.json"]
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("in the way")
+    with pytest.raises(PerdureError, match=r"cannot write .* choose another place with --out"):
+        write(blocked / "record.json", b"x")
+
+
+def test_records_can_be_read_by_others(tmp_path: Path) -> None:
+    write(tmp_path / "record.json", b"x")
+    assert stat.S_IMODE((tmp_path / "record.json").stat().st_mode) & 0o444 == 0o444

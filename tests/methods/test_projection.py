@@ -1,0 +1,139 @@
+"""Old tasks are kept: the response of every projected layer to what old tasks showed it does not change."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from perdure.data.embedded import six
+from perdure.methods.dfgp import DFGP
+from perdure.methods.gpm import GPM
+from perdure.methods.rcl import RCL
+from perdure.nets.mlp import MLP
+from perdure.nets.network import Network
+from perdure.nets.resnet18 import ResNet18
+from perdure.train.fit import Plan, fit
+from perdure.types import Batch, Stream
+
+PLAN = Plan(rate=0.05, epochs=2, batch=32, schedule="linear", keep="last")
+
+
+def worst_change(method: GPM, stream: Stream) -> float:
+    """Largest ‖ΔW m‖/‖W m‖ over layers, m the directions stored after task 1, ΔW what task 2 did to the weights."""
+    first, second = list(method.lessons(stream))[:2]
+    fit(method, first, PLAN, seed=1)
+    names = method.net.weight_names()
+    stored = {layer: method.memory.basis(layer).double().clone() for layer in names}
+    before = {layer: method.net.get_parameter(name).detach().double().flatten(1) for layer, name in names.items()}
+    fit(method, second, PLAN, seed=1)
+    after = {layer: method.net.get_parameter(name).detach().double().flatten(1) for layer, name in names.items()}
+    moved = {layer: float((after[layer] - before[layer]).norm()) for layer in names}
+    assert min(moved.values()) > 1e-4, "task 2 must have moved every layer, or the test says nothing"
+    return max(
+        float(((after[layer] - before[layer]) @ basis).norm() / (before[layer] @ basis).norm())
+        for layer, basis in stored.items()
+    )
+
+
+@pytest.mark.parametrize("maker", [GPM, DFGP, RCL])
+def test_responses_to_stored_directions_stay_and_change_without_projection(
+    maker: type[GPM], fresh_net: Callable[[], Network], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = six(seed=1, tasks=2)
+    values = {"noise_range": 0.0} if maker is RCL else {}
+    assert worst_change(maker(fresh_net(), threshold=0.95, **values), stream) < 1e-5
+    monkeypatch.setattr(maker, "project", lambda _self, gradient: gradient)
+    assert worst_change(maker(fresh_net(), threshold=0.95, **values), stream) > 1e-2
+
+
+@pytest.mark.parametrize("backbone", [ResNet18, MLP])
+def test_it_holds_on_other_networks(
+    backbone: Callable[[tuple[int, int, int]], torch.nn.Module], stream: Stream
+) -> None:
+    torch.manual_seed(0)
+    assert worst_change(GPM(Network(backbone((3, 32, 32))), threshold=0.9), stream) < 1e-5
+
+
+def test_batch_norm_moves_in_the_first_task_only(fresh_net: Callable[[], Network], stream: Stream) -> None:
+    method = GPM(fresh_net())
+    first, second = method.lessons(stream)
+    norms = {name: p for name, p in method.net.named_parameters() if ".bn" in name}
+    start = {name: p.detach().clone() for name, p in norms.items()}
+    fit(method, first, PLAN, seed=1)
+    learned = {name: p.detach().clone() for name, p in norms.items()}
+    assert any(not torch.equal(start[name], learned[name]) for name in norms)
+    fit(method, second, PLAN, seed=1)
+    assert all(torch.equal(learned[name], p) for name, p in norms.items())
+
+
+def test_threshold_grows_with_the_tasks_and_stops_at_one(fresh_net: Callable[[], Network], stream: Stream) -> None:
+    method = GPM(fresh_net(), threshold=0.9, threshold_step=0.5)
+    for lesson in method.lessons(stream):
+        fit(method, lesson, PLAN, seed=1)
+    inputs = method.representations(next(iter(method.lessons(stream))).sample(50))
+    for name, (held, there) in method.memory.sizes().items():
+        rank = int(torch.linalg.matrix_rank(inputs[name].double()))
+        assert held <= there
+        assert held >= 0.5 * min(rank, there)  # ε = 1 on the second task: nearly every direction is taken
+
+
+def test_paper_variant_reaches_the_threshold_on_the_first_task(
+    fresh_net: Callable[[], Network], stream: Stream
+) -> None:
+    sizes = {}
+    for variant in ("released", "paper"):
+        method = GPM(fresh_net(), threshold=0.9, variant=variant)
+        fit(method, next(iter(method.lessons(stream))), PLAN, seed=1)
+        sizes[variant] = method.memory.sizes()
+    assert {name: held + 1 for name, (held, _) in sizes["released"].items()} == {
+        name: held for name, (held, _) in sizes["paper"].items()
+    }
+
+
+def rcl_gradient(net: Network, batch: Batch, **values: object) -> dict[str, torch.Tensor]:
+    return seeded_gradient(RCL(net, noise_range=0.0, **values), batch)
+
+
+def seeded_gradient(method: GPM, batch: Batch) -> dict[str, torch.Tensor]:
+    torch.manual_seed(5)
+    method.net.add_head(3)
+    method.train()
+    return method.gradient(batch)
+
+
+def difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
+    return max(float((one[name] - other[name]).abs().max()) for name in one)
+
+
+def test_every_value_of_rcl_changes_its_gradient(fresh_net: Callable[[], Network], stream: Stream) -> None:
+    batch = next(iter(GPM(fresh_net()).lessons(stream))).sample(12)
+    plain = rcl_gradient(fresh_net(), batch)
+    assert difference(plain, rcl_gradient(fresh_net(), batch)) == 0
+    for values in (
+        {"mix_weight": 0.5},
+        {"spread_weight": 0.0},
+        {"spread_in": "descent"},
+        {"spread_in": "ascent"},
+        {"radius": 0.2},
+        {"concentration": 1.0},
+        {"variant": "paper"},
+    ):
+        assert difference(plain, rcl_gradient(fresh_net(), batch, **values)) > 1e-3, values
+    # without dropout both forwards are the same
+    assert difference(plain, rcl_gradient(fresh_net(), batch, features="shared")) < 1e-4
+
+
+def test_dfgp_is_rcl_without_its_additions(fresh_net: Callable[[], Network], stream: Stream) -> None:
+    batch = next(iter(GPM(fresh_net()).lessons(stream))).sample(12)
+    dfgp = seeded_gradient(DFGP(fresh_net()), batch)
+    assert difference(dfgp, rcl_gradient(fresh_net(), batch, spread_weight=0.0)) == 0
+
+
+def test_noise_stage_rewrites_small_layers_unless_capped(fresh_net: Callable[[], Network], stream: Stream) -> None:
+    lesson = next(iter(GPM(fresh_net()).lessons(stream)))
+    torch.manual_seed(0)
+    free, capped = RCL(fresh_net()), RCL(fresh_net(), noise_cap=0.05)
+    free.begin(lesson)
+    capped.begin(lesson)
+    assert free.facts()["noise_ratio"]["conv1"] > 1
+    assert capped.facts()["noise_ratio"] == pytest.approx(dict.fromkeys(capped.net.backbone.layers(), 0.05), rel=1e-3)

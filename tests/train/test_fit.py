@@ -1,0 +1,228 @@
+"""The loop, the schedules and evaluation."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from perdure.data.synthetic import synthetic
+from perdure.errors import BadData, Diverged, TooFewSamples
+from perdure.methods.finetune import FineTune
+from perdure.methods.gpm import GPM
+from perdure.methods.rcl import RCL
+from perdure.nets.mlp import MLP
+from perdure.nets.network import Network
+from perdure.train.evaluate import evaluate
+from perdure.train.fit import Plan, fit
+from perdure.train.learn import learn
+from perdure.train.plateau import Linear, Plateau
+from perdure.types import Gradient, Lesson, Part, Split, Stream, Task, cut
+
+QUICK = Plan(rate=0.02, epochs=2, batch=16, schedule="linear", keep="last")
+
+
+def test_plateau_follows_the_papers_rule() -> None:
+    plateau = Plateau(rate=0.01, factor=2, patience=2, floor=0.004)
+    assert plateau.see(1.0)
+    assert not plateau.see(1.0)  # only strictly lower counts
+    assert plateau.rate == 0.01
+    assert not plateau.see(1.5)
+    assert plateau.rate == 0.005
+    assert not plateau.stopped
+    assert plateau.see(0.9)
+    assert not plateau.see(0.95)
+    assert not plateau.see(0.95)
+    assert plateau.stopped
+
+
+def test_cifar_rate_drops_ten_times_before_it_stops() -> None:
+    plateau, drops, rate = Plateau(rate=0.01, factor=2, patience=6, floor=1e-5), 0, 0.01
+    plateau.see(1.0)
+    while not plateau.stopped:
+        plateau.see(1.0)
+        drops, rate = drops + (plateau.rate < rate), plateau.rate
+    assert drops == 10
+    assert rate == pytest.approx(9.8e-6, rel=0.01)
+
+
+def test_linear_falls_evenly() -> None:
+    linear, rates = Linear(0.1, 4), []
+    for loss in (3.0, 2.0, 2.5, 1.0):
+        rates.append(linear.rate)
+        linear.see(loss)
+    assert rates == pytest.approx([0.1, 0.075, 0.05, 0.025])
+
+
+def test_the_best_weights_are_restored_or_the_last_kept(fresh_net: Callable[[], Network], stream: Stream) -> None:
+    """A gradient that ruins the weights after the first epoch: "best" goes back, "last" does not."""
+
+    class Spoiler(FineTune):
+        steps = 0
+
+        def gradient(self, batch: object) -> Gradient:
+            self.steps += 1
+            gradient = super().gradient(batch)  # type: ignore[arg-type]
+            return gradient if self.steps <= 6 else {name: -20 * slope for name, slope in gradient.items()}
+
+    scores = {}
+    for keep in ("best", "last"):
+        method = Spoiler(fresh_net())
+        lesson = next(iter(method.lessons(stream)))
+        plan = Plan(rate=0.02, epochs=4, batch=16, schedule="linear", keep=keep)
+        history = fit(method, lesson, plan, seed=1)
+        scores[keep] = evaluate(method, lesson.parts[0].valid, 0).loss
+    best = min(epoch.valid.loss for epoch in history)
+    assert scores["best"] == pytest.approx(best)
+    assert scores["last"] > scores["best"]
+
+
+@pytest.mark.parametrize("maker", [FineTune, GPM, RCL])
+def test_same_seed_same_bits(maker: type[FineTune], fresh_net: Callable[[], Network]) -> None:
+    def outcome(seed: int) -> dict[str, torch.Tensor]:
+        method = maker(fresh_net())
+        learn(method, synthetic(seed=1, tasks=2), QUICK, seed)
+        return method.state_dict()
+
+    torch.manual_seed(1)
+    one = outcome(3)
+    torch.manual_seed(2)  # what chance does outside changes nothing inside
+    before = torch.get_rng_state()
+    two, three = outcome(3), outcome(4)
+    assert torch.equal(before, torch.get_rng_state())
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert any(not torch.equal(one[name], three[name]) for name in one if one[name].shape == three[name].shape)
+
+
+def test_methods_with_one_seed_see_the_same_batches(fresh_net: Callable[[], Network], stream: Stream) -> None:
+    seen: dict[str, list[torch.Tensor]] = {}
+    for maker in (FineTune, RCL):
+
+        class Spy(maker):  # type: ignore[valid-type, misc]
+            def gradient(self, batch: object) -> Gradient:
+                seen.setdefault(self.__class__.__mro__[1].__name__, []).append(batch.x)  # type: ignore[attr-defined]
+                return super().gradient(batch)  # type: ignore[no-any-return]
+
+        method = Spy(fresh_net())
+        fit(method, next(iter(method.lessons(stream))), QUICK, seed=1)
+    assert all(torch.equal(a, b) for a, b in zip(seen["FineTune"], seen["RCL"], strict=True))
+    assert not torch.equal(seen["RCL"][0], seen["RCL"][len(seen["RCL"]) // 2])  # epochs differ
+
+
+def test_a_stream_without_known_end(fresh_net: Callable[[], Network]) -> None:
+    stream = synthetic(seed=1, tasks=3)
+    learned = learn(GPM(fresh_net()), (task for task in stream), QUICK)
+    assert [len(row) for row in learned.matrix] == [1, 2, 3]
+
+
+def test_evaluation_repeats_and_does_not_depend_on_the_order_of_files(
+    fresh_net: Callable[[], Network], stream: Stream
+) -> None:
+    method = FineTune(fresh_net())
+    learn(method, stream.tasks[:1], QUICK)
+    test = stream.tasks[0].test
+    assert evaluate(method, test, 0) == evaluate(method, test, 0)
+    by_class = test.y.argsort()
+    ordered = Split(test.x[by_class], test.y[by_class], test.mean, test.std)
+    assert abs(evaluate(method, ordered, 0).accuracy - evaluate(method, test, 0).accuracy) <= 10
+
+
+def test_divergence_is_named_and_says_what_to_do(stream: Stream) -> None:
+    with pytest.raises(Diverged, match=r"no longer a number after epoch 1 .* --plan rate="):
+        learn(FineTune(Network(MLP((3, 32, 32)))), stream, Plan(rate=1e30, epochs=3, batch=16))
+
+
+# ── bad and unusual data: decided, each tested ──────────────────────────────────────────────────────────────
+
+
+def split(n: int, classes: int = 2, value: float = 0.5, **values: object) -> Split:
+    x = torch.full((n, 3, 32, 32), value) + 0.1 * torch.rand(n, 3, 32, 32)
+    return Split(**{"x": x, "y": torch.arange(n) % classes, **values})
+
+
+def test_a_last_batch_of_one_joins_the_one_before() -> None:
+    assert [piece.stop - piece.start for piece in cut(33, 16)] == [16, 17]
+    assert [piece.stop - piece.start for piece in cut(34, 16)] == [16, 16, 2]
+    assert [piece.stop - piece.start for piece in cut(4750, 64)][-1] == 14  # the papers' own tail stays
+    assert sum(piece.stop - piece.start for piece in cut(1000, 64)) == 1000
+
+
+@pytest.mark.parametrize("maker", [FineTune, GPM, RCL])
+def test_a_lesson_whose_last_batch_would_be_one_sample(maker: type[FineTune], fresh_net: Callable[[], Network]) -> None:
+    task = Task("odd", ("a", "b"), split(17), split(17), split(17))
+    assert math.isfinite(learn(maker(fresh_net()), [task], QUICK).matrix[0][0])
+
+
+def test_one_image_alone_is_refused_where_batch_statistics_need_two(fresh_net: Callable[[], Network]) -> None:
+    net = fresh_net()
+    net.add_head(2)
+    with pytest.raises(TooFewSamples, match="two images or more"):
+        net(torch.rand(1, 3, 32, 32), 0)
+    plain = Network(MLP((3, 32, 32)))
+    plain.add_head(2)
+    assert plain(torch.rand(1, 3, 32, 32), 0).logits.shape == (1, 2)
+
+
+@pytest.mark.parametrize("maker", [FineTune, GPM, RCL])
+def test_a_task_of_one_class_is_learned_perfectly(maker: type[FineTune], fresh_net: Callable[[], Network]) -> None:
+    only = Task("only", ("a",), split(20, 1), split(8, 1), split(8, 1))
+    other = Task("other", ("a", "b"), split(20), split(8), split(8))
+    learned = learn(maker(fresh_net()), [only, other], QUICK)
+    assert learned.matrix[0] == [100.0]
+    assert learned.matrix[1][0] == 100.0
+
+
+BAD = {
+    "empty": (lambda: split(0), "no images"),
+    "nan": (
+        lambda: split(4, x=torch.full((4, 3, 32, 32), math.nan)),
+        "image 0 has a pixel that is not a finite number",
+    ),
+    "label too large": (
+        lambda: split(4, y=torch.tensor([0, 1, 2, 0])),
+        "labels reach from 0 to 2; 2 classes allow 0 to 1",
+    ),
+    "label negative": (lambda: split(4, y=torch.tensor([0, -1, 1, 0])), "labels reach from -1"),
+    "too few labels": (lambda: split(4, y=torch.zeros(3, dtype=torch.int64)), "one int64 label per image"),
+    "labels not whole": (lambda: split(4, y=torch.zeros(4)), "one int64 label per image"),
+    "no channels": (lambda: split(4, x=torch.zeros(4, 32, 32)), "images must be"),
+    "normalized already": (lambda: split(4, x=torch.randn(4, 3, 32, 32)), r"pixels must lie in \[0, 1\]"),
+    "whole numbers": (lambda: split(4, x=torch.zeros(4, 3, 32, 32, dtype=torch.int32)), "uint8 or floats"),
+    "std of zero": (lambda: split(4, mean=(0.5,) * 3, std=(0.2, 0.0, 0.2)), "std above 0"),
+    "mean too short": (lambda: split(4, mean=(0.5,) * 2, std=(0.2,) * 2), "one per channel"),
+    "other size": (lambda: split(4, x=torch.zeros(4, 3, 28, 28)), "different shapes"),
+}
+
+
+@pytest.mark.parametrize(("make", "message"), BAD.values(), ids=BAD)
+def test_bad_data_never_become_a_task(make: Callable[[], Split], message: str) -> None:
+    good = split(4)
+    for place in ("train", "valid", "test"):
+        with pytest.raises(BadData, match=message) as caught:
+            Task("bad", ("a", "b"), **{"train": good, "valid": good, "test": good, place: make()})
+        assert "\n" not in str(caught.value)
+
+
+def test_a_stream_needs_tasks_of_one_shape(stream: Stream) -> None:
+    with pytest.raises(BadData, match="no tasks"):
+        Stream("none", [])
+    with pytest.raises(BadData, match="different shapes"):
+        Stream("two", [stream.tasks[0], synthetic(seed=1, size=8).tasks[0]])
+
+
+def test_several_tasks_in_one_lesson(fresh_net: Callable[[], Network], stream: Stream) -> None:
+    """Heads of different sizes, every sample with its own head."""
+    wide = Task("wide", tuple("abcde"), split(40, 5), split(10, 5), split(10, 5))
+    tasks = [stream.tasks[0], wide]
+    lesson = Lesson(0, tuple(Part(i, len(t.classes), t.train, t.valid) for i, t in enumerate(tasks)))
+    method = FineTune(fresh_net())
+    history = fit(method, lesson, QUICK, seed=1)
+    assert history[-1].valid.samples == len(tasks[0].valid) + len(wide.valid)
+    method.eval()
+    batch = lesson.sample(30)
+    assert isinstance(batch.task, torch.Tensor)
+    logits = method.look(batch.x, batch.task).logits
+    assert torch.isinf(logits[batch.task == 0][:, 3:]).all()
+    assert torch.isfinite(logits[batch.task == 1]).all()
+    assert torch.isfinite(method.loss(batch))
+    assert all(torch.isfinite(slope).all() for slope in method.gradient(batch).values())
