@@ -101,6 +101,7 @@ def summary(spec: RunSpec, stream: Stream, method: Method, learned: Learned) -> 
         "accuracy_matrix": learned.matrix,
         "epochs_run": [sum(epoch.lesson == row for epoch in learned.epochs) for row in range(len(learned.matrix))],
         "seconds": learned.seconds,
+        "memory_bytes": method.memory_bytes(),
         "facts": method.facts(),
         "definitions": DEFINITIONS,
         "versions": {

@@ -41,16 +41,16 @@ class GPM(Method):
     def project(self, gradient: Gradient) -> Gradient:
         """From the second task on, weights move only where no old task looks (Eq. 15); biases and batch-norm
         parameters, which no basis protects, no longer move."""
-        if not self.memory:
+        if len(self.memory) == 0:
             return gradient
         moving = {name: slope for name, slope in gradient.items() if slope.ndim > 1}
         return self.memory.project(moving, self.net.weight_names())
 
     def end(self, lesson: Lesson) -> None:
         representations = self.representations(lesson.sample(self.samples))
-        if self.variant == "paper" and not self.memory:  # Eq. 18 asks for ≥ ε on the first task, too
+        if self.variant == "paper" and len(self.memory) == 0:  # Eq. 18 asks for ≥ ε on the first task, too
             for name, representation in representations.items():
-                self.memory.set_basis(name, representation.new_empty(len(representation), 0))
+                self.memory[name] = representation.new_empty(len(representation), 0)
         self.memory.extend(representations, min(self.threshold + self.threshold_step * lesson.index, 1.0))
 
     @torch.no_grad()
@@ -67,6 +67,9 @@ class GPM(Method):
                 wanted = -(-COLUMNS // columns(x[:1], layer).shape[1])
             found[name] = columns(x[:wanted], layer)
         return found
+
+    def memory_bytes(self) -> dict[str, int]:
+        return {"bases": self.memory.bytes()}
 
     def facts(self) -> dict[str, Any]:
         return {"basis": {name: list(size) for name, size in self.memory.sizes().items()}}

@@ -33,6 +33,9 @@ class Method(nn.Module):
     def begin(self, lesson: Lesson) -> None:
         """Before the first batch of a lesson; the heads are there."""
 
+    def epoch(self, epoch: int, of: int, slowing: float) -> None:
+        """Before each epoch, counted from 0: at most `of` come, and the rate is `slowing` times its first value."""
+
     def trainable(self) -> dict[str, nn.Parameter]:
         return dict(self.net.named_parameters())
 
@@ -45,6 +48,10 @@ class Method(nn.Module):
     def weights(self, task: int | None = None) -> Weights:  # noqa: ARG002 — for methods with weights per task
         """The network's weights as this task uses them."""
         return dict(self.net.named_parameters())
+
+    def memory_bytes(self) -> dict[str, int]:
+        """What the method holds besides the network, by kind: bases, replay, fisher, scales, grown."""
+        return {}
 
     def facts(self) -> dict[str, Any]:
         """What the method has to say of itself, for the record; plain numbers, lists and dictionaries."""

@@ -8,9 +8,9 @@ from perdure.types import Gradient, Weights
 TINY = 1e-16  # keeps 0/0 at zero; far below any norm that matters
 
 
-def grad(loss: Tensor, weights: Weights, retain: bool = False) -> Gradient:
-    """∂loss/∂weights; weights that the loss does not depend on are left out."""
-    slopes = torch.autograd.grad(loss, list(weights.values()), retain_graph=retain, allow_unused=True)
+def grad(loss: Tensor, weights: Weights, create_graph: bool = False) -> Gradient:
+    """∂loss/∂weights; weights that the loss does not depend on are left out. With a graph it can be derived again."""
+    slopes = torch.autograd.grad(loss, list(weights.values()), create_graph=create_graph, allow_unused=True)
     return {name: slope for name, slope in zip(weights, slopes, strict=True) if slope is not None}
 
 
@@ -41,3 +41,11 @@ def add(weights: Weights, gradient: Weights) -> Gradient:
         sums = torch._foreach_add([moved[name] for name in names], [gradient[name] for name in names])
     moved.update(zip(names, sums, strict=True))
     return moved
+
+
+def clip(gradient: Weights, limit: float) -> Gradient:
+    """Scaled down to a norm of at most `limit`, by torch's rule: min(1, limit/(‖g‖ + 1e-6))."""
+    if not gradient:
+        return {}
+    factor = (limit / (norm(gradient) + 1e-6)).clamp_max(1)
+    return dict(zip(gradient, torch._foreach_mul(list(gradient.values()), factor), strict=True))

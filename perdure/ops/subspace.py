@@ -3,13 +3,14 @@
 Works for any network of `Conv2d` and `Linear` layers: the inputs are met by hooks, never by hand-typed shapes.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from perdure.ops.bank import Bank
 from perdure.types import Gradient
 
 Layer = nn.Conv2d | nn.Linear
@@ -108,56 +109,21 @@ def project(gradient: Tensor, basis: Tensor) -> Tensor:
     return (rows - (rows @ basis) @ basis.T).view_as(gradient)
 
 
-class GradientMemory(nn.Module):
-    """One basis per layer. Its state is plain tensors, whatever their sizes, so it is saved and moved like weights."""
-
-    def names(self) -> Iterator[str]:
-        return (_layer_name(key) for key in self._buffers)
-
-    def __contains__(self, name: str) -> bool:
-        return _buffer_name(name) in self._buffers
-
-    def __bool__(self) -> bool:
-        return bool(self._buffers)
-
-    def basis(self, name: str) -> Tensor:
-        """(d, k), orthonormal columns."""
-        basis = self._buffers[_buffer_name(name)]
-        assert basis is not None
-        return basis
-
-    def set_basis(self, name: str, basis: Tensor) -> None:
-        self.register_buffer(_buffer_name(name), basis)
+class GradientMemory(Bank):
+    """Layer → basis (d, k) with orthonormal columns."""
 
     def extend(self, representations: Mapping[str, Tensor], threshold: float) -> None:
         for name, representation in representations.items():
-            old = self.basis(name) if name in self else None
-            self.set_basis(name, extend(old, representation, threshold))
+            self[name] = extend(self.get(name), representation, threshold)
 
     def project(self, gradient: Gradient, weight_names: Mapping[str, str]) -> Gradient:
         """Project the weights of remembered layers; `weight_names` says which parameter belongs to which layer."""
         out = dict(gradient)
         for layer, weight in weight_names.items():
-            if weight in out and layer in self and self.basis(layer).shape[1]:
-                out[weight] = project(out[weight], self.basis(layer))
+            if weight in out and layer in self and self[layer].shape[1]:
+                out[weight] = project(out[weight], self[layer])
         return out
 
     def sizes(self) -> dict[str, tuple[int, int]]:
         """Layer → (directions held, directions there are)."""
-        return {name: (self.basis(name).shape[1], self.basis(name).shape[0]) for name in self.names()}
-
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *_: Any) -> None:
-        """Take every basis of the saved state, for neither their number nor their sizes are known before."""
-        self._buffers.clear()
-        for key, basis in state_dict.items():
-            if key.startswith(prefix):
-                self.register_buffer(key.removeprefix(prefix), basis.clone())
-
-
-# Buffers may not have dots in their names; "|" occurs in no module path.
-def _buffer_name(layer: str) -> str:
-    return layer.replace(".", "|")
-
-
-def _layer_name(buffer: str) -> str:
-    return buffer.replace("|", ".")
+        return {name: (basis.shape[1], basis.shape[0]) for name, basis in self.items()}

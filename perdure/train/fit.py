@@ -79,6 +79,7 @@ def fit(method: Method, lesson: Lesson, plan: Plan, seed: int, watch: Watch | No
         started, done = time.perf_counter(), 0
         optimizer.param_groups[0]["lr"] = rate = schedule.rate
         method.train()
+        method.epoch(epoch, plan.epochs, rate / plan.rate)
         with chance(seed, "train", lesson.index, epoch):
             for batch in lesson.batches(plan.batch, generator(seed, "order", lesson.index, epoch)):
                 gradient = method.gradient(batch)

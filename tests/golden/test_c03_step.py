@@ -121,7 +121,7 @@ def remember(method: GPM, values: Mapping[str, Any], dtype: torch.dtype) -> None
     sizes = values.get("basis_sizes") or [max(1, width // values["basis_divisor"]) for width in widths]
     rs = stream(32 if "basis_sizes" in values else 36)
     for name, width, size in zip(layers, widths, sizes, strict=True):
-        method.memory.set_basis(name, tensor(ortho(rs, width, size), dtype))
+        method.memory[name] = tensor(ortho(rs, width, size), dtype)
 
 
 def check_update(it: Step, raw: Mapping[str, Tensor]) -> None:

@@ -150,7 +150,7 @@ def test_alexnet_net() -> None:
         assert [size for size, _ in method.memory.sizes().values()] == case[key].tolist(), key
         names.add(key)
     for number, name in enumerate(found, 1):
-        basis = method.memory.basis(name)
+        basis = method.memory[name]
         case.check(f"layer{number}/projector", basis @ basis.T, PROJECTOR)
     assert case.names("") == names
 

@@ -23,7 +23,7 @@ def worst_change(method: GPM, stream: Stream) -> float:
     first, second = list(method.lessons(stream))[:2]
     fit(method, first, PLAN, seed=1)
     names = method.net.weight_names()
-    stored = {layer: method.memory.basis(layer).double().clone() for layer in names}
+    stored = {layer: method.memory[layer].double().clone() for layer in names}
     before = {layer: method.net.get_parameter(name).detach().double().flatten(1) for layer, name in names.items()}
     fit(method, second, PLAN, seed=1)
     after = {layer: method.net.get_parameter(name).detach().double().flatten(1) for layer, name in names.items()}

@@ -151,3 +151,10 @@ def test_flatness_does_not_change_when_a_layer_is_rescaled() -> None:
     normalized = layer_normalized({"one": torch.ones(8, 6, dtype=torch.float64), "bias": torch.ones(3)}, w)
     assert list(normalized) == ["one"]
     torch.testing.assert_close(normalized["one"].norm(), w["one"].norm())
+
+
+def test_clip_shortens_what_is_too_long_and_nothing_else() -> None:
+    long = {"a": torch.tensor([3.0]), "b": torch.tensor([4.0])}
+    assert float(algebra.norm(algebra.clip(long, 2.0))) == pytest.approx(2.0, rel=1e-5)
+    torch.testing.assert_close(algebra.clip(long, 10.0)["b"], long["b"])
+    assert algebra.clip({}, 1.0) == {}

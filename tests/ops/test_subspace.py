@@ -125,10 +125,10 @@ def test_projection_leaves_nothing_in_the_basis_and_all_outside_it() -> None:
 
 def test_memory_survives_saving_whatever_its_sizes() -> None:
     memory = GradientMemory()
-    memory.set_basis("s1b1.conv1", torch.eye(4)[:, :2])
-    memory.set_basis("fc", torch.empty(3, 0))
+    memory["s1b1.conv1"] = torch.eye(4)[:, :2]
+    memory["fc"] = torch.empty(3, 0)
     other = GradientMemory()
-    other.set_basis("fc", torch.eye(3))
+    other["fc"] = torch.eye(3)
     other.load_state_dict(memory.state_dict())
     assert other.sizes() == {"s1b1.conv1": (2, 4), "fc": (0, 3)}
-    assert torch.equal(other.basis("s1b1.conv1"), memory.basis("s1b1.conv1"))
+    assert torch.equal(other["s1b1.conv1"], memory["s1b1.conv1"])
