@@ -37,7 +37,8 @@ class Bank(nn.Module):
         del self._shelf()[_inner(name)]
 
     def get(self, name: str) -> Tensor | None:
-        return self[name] if name in self else None
+        tensor: Tensor | None = self._shelf().get(_inner(name))
+        return tensor
 
     def items(self) -> Iterator[tuple[str, Tensor]]:
         return ((name, self[name]) for name in self)
