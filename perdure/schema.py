@@ -18,7 +18,8 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Weight = Annotated[float, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
-Variant = Literal["released", "paper"]
+Variant = Literal["released", "paper"]  # where the paper's equations and the released code differ
+Reading = Literal["intended", "released"]  # where the released code has a slip
 
 
 @dataclass(frozen=True)
