@@ -24,12 +24,10 @@ SETTINGS: dict[str, tuple[str, dict[str, str]]] = {
     "gpm, threshold 0.97": ("gpm", {"threshold": "0.97"}),
     "dfgp, threshold 0.95": ("dfgp", {"threshold": "0.95"}),
     "rcl, no noise, threshold 0.95": ("rcl", {"noise_range": "0", "threshold": "0.95"}),
-    "rcl, no noise, threshold 0.94": ("rcl", {"noise_range": "0", "threshold": "0.94"}),
     "rcl, noise as released": ("rcl", {"noise_range": "1e-4", "noise_cap": "none"}),
     "rcl, noise capped at 0.1": ("rcl", {"noise_range": "1e-4", "noise_cap": "0.1"}),
     "rcl, noise capped at 0.5": ("rcl", {"noise_range": "1e-4", "noise_cap": "0.5"}),
     "rcl, κ 0.5": ("rcl", {"noise_range": "0", "spread_weight": "0.5"}),
-    "rcl, κ only in descent": ("rcl", {"noise_range": "0", "spread_in": "descent"}),
 }
 
 

@@ -149,7 +149,7 @@ class RCL(GPM):
         mixed = of_labels(mixed_look.logits, batch.y, partner_y, mixing.share)
         if not (spread and self.spread_weight):
             return Losses(plain, mixed, plain.new_zeros(()))
-        if self.features == "separate":
+        if self.features == "separate" and self.net.backbone.quiet_differs:
             look = self.look(batch.x, batch.task, weights, quiet=True)
             mixed_look = self.look(mixed_x, batch.task, weights, quiet=True)
         if self.variant == "released":

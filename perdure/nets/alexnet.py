@@ -42,6 +42,7 @@ class AlexNet(Backbone):
         self.bn5 = nn.BatchNorm1d(units[1], track_running_stats=False)
         self.width = units[1]
         self.light, self.heavy = (0.2, 0.5) if dropout else (0.0, 0.0)
+        self.quiet_differs = dropout
         self.patch_images = {"conv1": 24, "conv2": 100, "conv3": 100, "fc1": 125, "fc2": 125}
 
     def forward(self, x: Tensor, quiet: bool = False) -> tuple[Tensor, Tensor]:

@@ -29,6 +29,9 @@ class Backbone(nn.Module):
     patch_images: dict[str, int] = {}  # noqa: RUF012 — read-only; each network that needs one sets its own
     """Layer → how many images its patches are cut from. Layers not named: see `GPM.representations`."""
 
+    quiet_differs: bool = False
+    """Whether a quiet forward gives other features: only if there is dropout after a convolution."""
+
     def forward(self, x: Tensor, quiet: bool = False) -> tuple[Tensor, Tensor]:
         """What the heads read (n, width), and what is laid on the unit sphere (n, d).
 
@@ -48,7 +51,8 @@ class Backbone(nn.Module):
 class Network(nn.Module):
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
-        self.backbone = backbone
+        # Convolutions with the channels last are a quarter to a third faster, on CPUs too; the numbers are the same.
+        self.backbone = backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.heads = nn.ModuleList()
 
     def add_head(self, classes: int) -> None:

