@@ -68,16 +68,21 @@ def ls(
 
 
 @verb
-def show(method: Annotated[str, typer.Argument(help="A method's name.")], as_json: AsJson = False) -> None:
-    """Show a method: what it is, its values with the paper's symbols, its presets with their sources."""
-    from perdure.cli.show import description, description_tables
+def show(
+    name: Annotated[str, typer.Argument(metavar="METHOD|RUN", help="A method's name, or the directory of a run.")],
+    as_json: AsJson = False,
+) -> None:
+    """Show a method (its values with the paper's symbols, its presets) or a run (its figures, what it held)."""
+    from perdure.cli.show import description, description_tables, run_record, run_tables
 
-    described = description(method)
+    record = run_record(name)
+    shown = record or description(name)
     if as_json:
-        print(json.dumps(described, ensure_ascii=False))
+        print(json.dumps(shown, ensure_ascii=False))
         return
-    screen.print(f"[bold]{method}[/]: {described['about']}\n")
-    for table in description_tables(described):
+    headline = f"{record['method']} on {record['benchmark']}, seed {record['seed']}" if record else shown["about"]
+    screen.print(f"[bold]{name}[/]: {headline}\n", soft_wrap=True)
+    for table in run_tables(record) if record else description_tables(shown):
         screen.print(table)
         screen.print()
 
@@ -94,6 +99,10 @@ def run(
     tasks: Tasks = None,
     network: Annotated[str | None, typer.Option("--net", help="Another network, see `perdure ls networks`.")] = None,
     probe: Annotated[list[str], typer.Option(help="Also measure, e.g. fgsm.")] = [],  # noqa: B006
+    without: Annotated[
+        list[str],
+        typer.Option(help="What will not be there in use: stored-data, task-identity; warns if it is needed."),
+    ] = [],  # noqa: B006
     root: Annotated[
         Path | None, typer.Option(help="Where the data are.", show_default="PERDURE_DATA, else the cache")
     ] = None,
@@ -102,18 +111,18 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Learn a benchmark's tasks one after another with a method."""
+    from perdure.cli.show import run_tables
     from perdure.lab.spec import assignments, spec
-    from perdure.report.tables import comparison, matrix
 
     wanted = spec(
         method, benchmark, seed=seed, network=network, tasks=tasks, values=assignments(wishes), plan=assignments(plan)
     )
-    record = _watched(wanted, out=out, root=root, device=device, probes=probe)
+    record = _watched(wanted, out=out, root=root, device=device, probes=probe, without=without)
     if as_json:
         print(json.dumps(record, ensure_ascii=False))
         return
-    screen.print(matrix(record))
-    screen.print(comparison([record]))
+    for table in run_tables(record):
+        screen.print(table)
     screen.print(f"record: {record['path']}", soft_wrap=True)
 
 

@@ -1,11 +1,14 @@
 """What `ls` and `show` print."""
 
-from typing import Any
+import json
+from pathlib import Path
+from typing import Any, NoReturn
 
 from rich.table import Table
 
-from perdure.errors import UnknownName
+from perdure.errors import BadData, UnknownName
 from perdure.registry import Registry, benchmarks, methods, networks, probes
+from perdure.report.tables import comparison, matrix
 
 SHELVES: dict[str, Registry] = {"methods": methods, "networks": networks, "benchmarks": benchmarks, "probes": probes}
 
@@ -21,6 +24,34 @@ def listing(name: str) -> Table:
     for entry, about in ((key, entry.about) for key, entry in shelf(name).entries().items()):
         table.add_row(f"[bold]{entry}[/]", about)
     return table
+
+
+def run_record(name: str) -> dict[str, Any] | None:
+    """The record of a run, if the name is its directory; None if it is none."""
+    path = Path(name) / "record.json"
+    if not path.is_file():
+        return None
+    try:
+        record = json.loads(path.read_text("utf-8"))
+        return record if isinstance(record, dict) and "accuracy_matrix" in record else _damaged(path)
+    except ValueError:
+        return _damaged(path)
+
+
+def _damaged(path: Path) -> NoReturn:
+    raise BadData(f"{path}: not a readable record; run it again")
+
+
+def run_tables(record: dict[str, Any]) -> list[Table]:
+    """What a run came to, what it held, and what was said against it."""
+    held = Table(
+        title="what it held at the end", title_justify="left", box=None, show_header=False, padding=(0, 2, 0, 0)
+    )
+    for kind, size in (record["memory_bytes"] or {"nothing besides the network": 0}).items():
+        held.add_row(kind, f"{size / 1e6:,.2f} MB")
+    for caution in record["cautions"]:
+        held.add_row("caution", caution)
+    return [matrix(record), comparison([record]), held]
 
 
 def description(method: str) -> dict[str, Any]:

@@ -36,6 +36,9 @@ class Bar(Watch):
     ) -> None:
         self.progress.stop()
 
+    def caution(self, text: str) -> None:
+        self.console.print(f"caution: {text}", markup=False, soft_wrap=True)
+
     def lesson(self, lesson: Lesson, plan: Plan) -> None:
         self.now, self.epochs = lesson.index, plan.epochs
         lessons = max(self.lessons, self.now + 1)

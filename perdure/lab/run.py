@@ -14,6 +14,7 @@ import torch
 import perdure
 from perdure import registry
 from perdure.errors import WrongValue
+from perdure.lab.cautions import cautions
 from perdure.lab.spec import RunSpec
 from perdure.lab.store import run_directory, write, write_json, write_lines
 from perdure.methods.method import Method
@@ -41,6 +42,7 @@ def run(
     stream: Stream | None = None,
     device: str = "cpu",
     probes: Sequence[str] = (),
+    without: Sequence[str] = (),
     watch: Watch | None = None,
 ) -> dict[str, Any]:
     """Do it, leave the record and the learned state in a directory, and return the record.
@@ -51,11 +53,16 @@ def run(
     place = usable(device)
     stream = stream or open_stream(spec, root)
     method = build(spec, stream).to(place)
+    said = cautions(spec, method, without)
+    watch = watch or Watch()
+    for caution in said:
+        watch.caution(caution)
     learned = learn(method, stream, spec.plan, spec.seed, watch)
     path = run_directory(out, spec.benchmark, spec.method, spec.digest())
     record = {
         **summary(spec, stream, method, learned),
         **{name: measure(method, learned.tasks) for name, measure in measures.items()},
+        "cautions": said,
         "path": str(path),
     }
     write(path / "model.safetensors", safetensors.torch.save(_tensors(method)))

@@ -1,7 +1,7 @@
 """What a method is: an answer to the question *which gradient for this batch?*"""
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -11,6 +11,9 @@ from perdure.ops.algebra import grad
 from perdure.ops.losses import cross_entropy
 from perdure.types import Batch, Gradient, Lesson, Part, Task, TaskOf, Weights
 
+Need = Literal["task-identity", "stored-data"]
+"""What a method may need in use: to be told which task an image belongs to; to keep training images of old tasks."""
+
 
 class Method(nn.Module):
     """How a learner differs from plain SGD. Override what differs; most override two of these.
@@ -18,6 +21,8 @@ class Method(nn.Module):
     A method's values are keyword-only arguments of its `__init__`: the signature is the schema that the command line,
     presets and docs are made from, and the trailing comment gives the paper's symbol.
     """
+
+    may_need: ClassVar[frozenset[Need]] = frozenset({"task-identity"})
 
     def __init__(self, net: Network) -> None:
         super().__init__()
@@ -48,6 +53,10 @@ class Method(nn.Module):
     def weights(self, task: int | None = None) -> Weights:  # noqa: ARG002 — for methods with weights per task
         """The network's weights as this task uses them."""
         return dict(self.net.named_parameters())
+
+    def needs(self) -> frozenset[Need]:
+        """What these values make it need, among what the method may."""
+        return self.may_need
 
     def memory_bytes(self) -> dict[str, int]:
         """What the method holds besides the network, by kind: bases, replay, fisher, scales, grown."""

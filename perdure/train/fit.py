@@ -53,6 +53,9 @@ class Epoch:
 class Watch:
     """Looks on. Override what you want to see."""
 
+    def caution(self, text: str) -> None:
+        """Something speaks against this run."""
+
     def lesson(self, lesson: Lesson, plan: Plan) -> None:
         """A lesson begins."""
 

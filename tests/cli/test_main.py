@@ -66,6 +66,19 @@ def test_ls_and_show() -> None:
     assert json.loads(perdure("show", "gpm", "--json").stdout)["values"]["threshold"]["symbol"] == "ε"
 
 
+def test_show_tells_of_a_run_what_it_held(tmp_path: Path) -> None:
+    words = ["run", "er", "synthetic", "--tasks", "1", "--plan", "epochs=1", "--without", "stored-data", "--json"]
+    record = json.loads(perdure(*words, cwd=tmp_path).stdout)
+    shown = perdure("show", record["path"], cwd=tmp_path).stdout
+    for word in ("er on synthetic, seed 1", "replay", "0.74 MB", "caution", "ACC"):
+        assert word in shown
+    assert json.loads(perdure("show", record["path"], "--json", cwd=tmp_path).stdout) == record
+    (tmp_path / record["path"] / "record.json").write_text("{")
+    damaged = perdure("show", record["path"], cwd=tmp_path)
+    assert damaged.returncode == 1
+    assert "not a readable record; run it again" in damaged.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [

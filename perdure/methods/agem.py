@@ -1,0 +1,49 @@
+"""A-GEM: Averaged Gradient Episodic Memory (Chaudhry et al., ICLR 2019).
+
+Some images of every past task are kept. Where a step would raise their loss, the part of the gradient that does so is
+taken out.
+"""
+
+from typing import Any, ClassVar
+
+from perdure.methods.method import Method, Need
+from perdure.nets.network import Network
+from perdure.ops.replay import Capacity, TaskMemory, yield_to
+from perdure.schema import Count
+from perdure.types import Batch, Gradient, Lesson
+
+
+class AGEM(Method):
+    may_need: ClassVar[frozenset[Need]] = frozenset({"task-identity", "stored-data"})
+
+    def __init__(
+        self,
+        net: Network,
+        *,
+        memory: Capacity = 2000,  # M: images held, the same number of each past task; 0 is plain SGD
+        replay_batch: Count = 64,  # images drawn from them for each batch; the authors' code has 256
+    ) -> None:
+        super().__init__(net)
+        self.memory = TaskMemory(memory)
+        self.replay_batch = replay_batch
+
+    def gradient(self, batch: Batch) -> Gradient:
+        """g, or where g·r < 0 what is left of it at right angles to r, the gradient on past images."""
+        gradient = super().gradient(batch)
+        if not self.memory.held:
+            return gradient
+        return yield_to(gradient, super().gradient(self.memory.sample(self.replay_batch)))
+
+    def end(self, lesson: Lesson) -> None:
+        """Keep a random sample of the lesson; the shares of older ones shrink."""
+        if self.memory.capacity:
+            self.memory.add(lesson.sample(self.memory.capacity))
+
+    def needs(self) -> frozenset[Need]:
+        return self.may_need if self.memory.capacity else Method.may_need
+
+    def memory_bytes(self) -> dict[str, int]:
+        return {"replay": self.memory.bytes()}
+
+    def facts(self) -> dict[str, Any]:
+        return {"images_held": self.memory.counts()}

@@ -1,0 +1,53 @@
+"""ER: Experience Replay (Chaudhry et al., "On tiny episodic memories in continual learning", 2019).
+
+A memory holds a uniform sample of all images seen. Each batch is joined by as many drawn from the memory, and both go
+through the network at once.
+"""
+
+from typing import Any, ClassVar
+
+from perdure.methods.method import Method, Need
+from perdure.nets.network import Network
+from perdure.ops.algebra import clip
+from perdure.ops.replay import Capacity, Reservoir, join
+from perdure.schema import Count, Positive
+from perdure.types import Batch, Gradient
+
+
+class ER(Method):
+    may_need: ClassVar[frozenset[Need]] = frozenset({"task-identity", "stored-data"})
+
+    def __init__(
+        self,
+        net: Network,
+        *,
+        memory: Capacity = 2000,  # M: images held, of all tasks together; 0 is plain SGD
+        replay_batch: Count = 64,  # images drawn from them for each batch
+        clip: Positive | None = None,  # longest gradient; none leaves it as it is
+    ) -> None:
+        super().__init__(net)
+        self.memory = Reservoir(memory)
+        self.replay_batch = replay_batch
+        self.clip = clip
+        self.filling = False
+
+    def epoch(self, epoch: int, of: int, slowing: float) -> None:  # noqa: ARG002 — the same in all that follow
+        """Each image passes the memory once, in the first epoch."""
+        self.filling = epoch == 0
+
+    def gradient(self, batch: Batch) -> Gradient:
+        """Of the mean loss over new and old images, each with its own head; then the new ones may be kept."""
+        drawn = join(batch, self.memory.sample(self.replay_batch)) if self.memory.held else batch
+        gradient = super().gradient(drawn)
+        if self.filling:
+            self.memory.add(batch)
+        return gradient if self.clip is None else clip(gradient, self.clip)
+
+    def needs(self) -> frozenset[Need]:
+        return self.may_need if self.memory.capacity else Method.may_need
+
+    def memory_bytes(self) -> dict[str, int]:
+        return {"replay": self.memory.bytes()}
+
+    def facts(self) -> dict[str, Any]:
+        return {"images_held": self.memory.counts()}

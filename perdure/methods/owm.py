@@ -1,0 +1,115 @@
+"""OWM: Orthogonal Weights Modification (Zeng, Chen, Cui, Yu, Nature Machine Intelligence 2019).
+
+Every layer keeps a projector that starts as the identity and, batch after batch, shrinks along the inputs that the
+layer receives. Gradients are multiplied by it, so that a step moves the weights where past inputs have not been.
+"""
+
+from copy import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from perdure.methods.method import Method
+from perdure.nets.network import Network
+from perdure.ops.algebra import clip, grad
+from perdure.ops.bank import Bank
+from perdure.ops.recursive import update
+from perdure.ops.subspace import Layer, columns, layer_inputs
+from perdure.schema import Count, Positive
+from perdure.types import Batch, Gradient, Lesson
+
+
+class OWM(Method):
+    def __init__(
+        self,
+        net: Network,
+        *,
+        regularizer: Positive = 1.0,  # α: resistance of a projector to its inputs at the start of each lesson
+        conv_decay: Positive = 1e-5,  # what α is multiplied by in the course of a lesson, for convolutions
+        first_linear_decay: Positive = 1e-4,  # the same for the first linear layer
+        linear_decay: Positive = 1e-2,  # the same for later linear layers
+        patch_stride: Count | None = None,  # of the patches a convolution's projector sees; none: the layer's own
+        clip: Positive = 10.0,  # largest norm of the projected gradient
+    ) -> None:
+        super().__init__(net)
+        self.regularizer = regularizer
+        self.conv_decay = conv_decay
+        self.first_linear_decay = first_linear_decay
+        self.linear_decay = linear_decay
+        self.patch_stride = patch_stride
+        self.clip = clip
+        self.projectors = Bank()  # layer → P (d, d), never reset
+        self.first, self.images = True, 1  # of the lesson at hand: is it the first, and how many images has it
+        self.epochs, self.of, self.seen = 0, 1, 0  # epochs done, of how many, and images seen in this one
+
+    def begin(self, lesson: Lesson) -> None:
+        self.first, self.images = lesson.index == 0, len(lesson)
+        self.epochs, self.of, self.seen = 0, 1, 0
+
+    def epoch(self, epoch: int, of: int, slowing: float) -> None:  # noqa: ARG002 — α follows the epochs, not the rate
+        self.epochs, self.of, self.seen = epoch, of, 0
+
+    def gradient(self, batch: Batch) -> Gradient:
+        gradient, inputs = self.raw(batch)
+        self.see(inputs)
+        self.seen += len(batch)
+        return clip(self.project(gradient), self.clip)
+
+    def raw(self, batch: Batch) -> tuple[Gradient, dict[str, Tensor]]:
+        """The gradient of the loss and the inputs of every layer, from one forward."""
+        gradient: Gradient = {}
+
+        def learn() -> None:
+            with torch.enable_grad():
+                gradient.update(grad(self.loss(batch), self.trainable()))
+
+        inputs = layer_inputs(self.net.backbone, learn)
+        return gradient, inputs
+
+    def see(self, inputs: dict[str, Tensor]) -> None:
+        """Shrink every projector along the mean input of the batch; α falls from α₀ to α₀ c in the course of a lesson,
+        so that early batches, met by weights that still change, count for little."""
+        done = min((self.epochs + self.seen / self.images) / self.of, 1.0)  # τ
+        decays = self.decays()
+        for name, layer in self.net.backbone.layers().items():
+            if name not in inputs:  # a layer that this batch did not pass
+                continue
+            r = self.patches(inputs[name].mean(0, keepdim=True), layer)
+            old = self.projectors.get(name)
+            old = torch.eye(len(r), dtype=torch.float64, device=r.device) if old is None else old
+            self.projectors[name] = update(old, r, self.regularizer * decays[name] ** done)
+
+    def project(self, gradient: Gradient) -> Gradient:
+        """G ← G P. Heads are free. Biases and batch norm, which no projector protects, move in lesson one only."""
+        moving = {name: slope for name, slope in gradient.items() if self.first or slope.ndim > 1}
+        for layer, name in self.net.weight_names().items():
+            if name in moving and layer in self.projectors:
+                slope = moving[name]
+                moving[name] = (slope.flatten(1) @ self.projectors[layer].to(slope)).view_as(slope)
+        return moving
+
+    def decays(self) -> dict[str, float]:
+        """Layer → c."""
+        found: dict[str, float] = {}
+        linear = self.first_linear_decay
+        for name, layer in self.net.backbone.layers().items():
+            if isinstance(layer, nn.Linear):
+                found[name], linear = linear, self.linear_decay
+            else:
+                found[name] = self.conv_decay
+        return found
+
+    def patches(self, x: Tensor, layer: Layer) -> Tensor:
+        """What the layer's weight rows meet in an input, as columns (d, positions)."""
+        if self.patch_stride is not None and isinstance(layer, nn.Conv2d):
+            layer = copy(layer)
+            layer.stride = (self.patch_stride, self.patch_stride)
+        return columns(x, layer)
+
+    def memory_bytes(self) -> dict[str, int]:
+        return {"bases": self.projectors.bytes()}
+
+    def facts(self) -> dict[str, Any]:
+        """Layer → mean eigenvalue of its projector: the share of its directions that is still free."""
+        return {"free": {name: float(p.diagonal().mean()) for name, p in self.projectors.items()}}

@@ -1,0 +1,122 @@
+"""Memories of past images, and what A-GEM does with a gradient that would hurt them.
+
+Images are held as the batches bring them: normalized, in the floating-point type of training, so that a replayed image
+is the same to the bit. As uint8 pixels they would take a quarter of the bytes.
+"""
+
+from collections.abc import Callable
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from perdure.ops.algebra import dot
+from perdure.ops.bank import Bank
+from perdure.types import Batch, Gradient, Weights
+
+Capacity = Annotated[int, Field(ge=0)]
+"""How many images a memory holds. 0 switches it off."""
+
+
+def join(one: Batch, other: Batch) -> Batch:
+    """Two batches as one, each sample with its own task."""
+    tasks = torch.cat([_tasks(one), _tasks(other)])
+    return Batch(torch.cat([one.x, other.x]), torch.cat([one.y, other.y]), tasks)
+
+
+def _tasks(batch: Batch) -> Tensor:
+    return torch.full((len(batch),), batch.task) if isinstance(batch.task, int) else batch.task
+
+
+def place(seen: int, capacity: int, draw: Callable[[int], int]) -> int | None:
+    """Reservoir sampling (Vitter 1985): the slot of an item that follows `seen` others, or none to let it pass.
+
+    `draw(n)` gives a number from 0 to n − 1, all equally likely; it is asked only when the memory is full. Then every
+    item of the stream, old or new, is held with the same probability.
+
+    >>> place(2, 3, lambda n: 0), place(3, 3, lambda n: 1), place(3, 3, lambda n: 3)
+    (2, 1, None)
+    """
+    slot = seen if seen < capacity else draw(seen + 1)
+    return slot if slot < capacity else None
+
+
+def yield_to(gradient: Gradient, reference: Weights) -> Gradient:
+    """A-GEM's rule: g if g·r ≥ 0, else g − (g·r/r·r) r, so that a step no longer raises the loss r belongs to.
+
+    Inner products run over all weights, a missing gradient counting as zero; the projected one has the names of both.
+    """
+    conflict = dot(gradient, reference)
+    if conflict >= 0:
+        return gradient
+    share = conflict / dot(reference, reference)
+    bent = {name: -share * slope for name, slope in reference.items()}
+    return {**bent, **{name: slope + bent[name] if name in bent else slope for name, slope in gradient.items()}}
+
+
+class Memory(Bank):
+    """Images x (n, …), labels y (n,) and tasks (n,) of the past, n ≤ capacity."""
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__()
+        self.capacity = capacity
+
+    @property
+    def held(self) -> int:
+        return len(self["y"]) if "y" in self else 0
+
+    def sample(self, size: int) -> Batch:
+        """Up to `size` of the images held, all equally likely, none twice, drawn by torch's global generator."""
+        rows = torch.randperm(self.held)[:size].to(self["y"].device)
+        return Batch(self["x"][rows], self["y"][rows], self["task"][rows].cpu())
+
+    def counts(self) -> list[int]:
+        """How many images are held of each task."""
+        found: list[int] = torch.bincount(self["task"].cpu()).tolist() if self.held else []
+        return found
+
+    def _append(self, batch: Batch) -> None:
+        new = {"x": batch.x, "y": batch.y, "task": _tasks(batch).to(batch.y.device)}
+        for name, values in new.items():
+            self[name] = torch.cat([self[name], values]) if name in self else values.clone()
+
+    def _keep(self, rows: Tensor) -> None:
+        for name in ("x", "y", "task"):
+            self[name] = self[name][rows]
+
+
+class Reservoir(Memory):
+    """A uniform sample of all images that passed by, however many will come."""
+
+    def add(self, batch: Batch) -> None:
+        if self.capacity == 0:
+            return
+        seen, held = int(self["seen"]) if "seen" in self else 0, self.held
+        rows = list(range(held))
+        for row in range(len(batch)):
+            slot = place(seen + row, self.capacity, _draw)
+            if slot is not None:
+                rows[slot : slot + 1] = [held + row]  # in the place of another, or at the end
+        self["seen"] = torch.tensor(seen + len(batch), device=batch.y.device)
+        if rows != list(range(held)):
+            self._append(batch)
+            self._keep(torch.tensor(rows, device=batch.y.device))
+
+
+class TaskMemory(Memory):
+    """As many images of one task as of another. How many tasks will come is not known: with each, all shares shrink."""
+
+    def add(self, batch: Batch) -> None:
+        """Take in images of new tasks, in random order, and keep the first ⌈(capacity − i)/tasks⌉ of the i-th task."""
+        if self.capacity == 0:
+            return
+        self._append(batch)
+        tasks = sorted(set(self["task"].tolist()))
+        shares = [-(-(self.capacity - i) // len(tasks)) for i in range(len(tasks))]
+        found = [(self["task"] == task).nonzero()[:share, 0] for task, share in zip(tasks, shares, strict=True)]
+        self._keep(torch.cat(found))
+
+
+def _draw(n: int) -> int:
+    return int(torch.randint(n, ()))

@@ -1,0 +1,269 @@
+"""What every registered method must pass, whatever it does: the same checks, one table of settings."""
+
+import io
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from perdure import registry
+from perdure.data.synthetic import synthetic
+from perdure.methods.method import Method
+from perdure.nets.network import Network
+from perdure.ops.dual import DualMemory
+from perdure.ops.subspace import GradientMemory
+from perdure.seeding import chance
+from perdure.train.fit import Plan, fit
+from perdure.train.learn import Learned, learn
+from perdure.types import Lesson, Split, Stream, Task
+
+PLAN = Plan(rate=0.02, epochs=2, batch=16, schedule="linear", keep="last")
+
+# Values under which each method is checked, and what switches its memory off, where it has one.
+SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
+    "finetune": ({}, None),
+    "mtl": ({}, None),
+    "ewc": ({"coefficient": 50.0}, {"coefficient": 0.0}),
+    "er": ({"memory": 40, "replay_batch": 16}, {"memory": 0}),
+    "agem": ({"memory": 40, "replay_batch": 16}, {"memory": 0}),
+    "owm": ({}, {"regularizer": 1e12}),  # so stiff that the projectors stay identities
+    "gpm": ({}, {"threshold": 0.0, "threshold_step": 0.0}),
+    "trgp": ({"threshold": 0.9}, {"trust": 1.0, "threshold": 0.0, "threshold_step": 0.0}),
+    "fsdgpm": ({"memory": 40, "samples": 30}, {"memory": 1}),
+    "api": ({}, {"threshold": 0.0, "threshold_step": 0.0}),
+    "dfgp": ({}, {"threshold": 0.0, "threshold_step": 0.0}),
+    "rcl": ({"noise_range": 0.0}, {"threshold": 0.0, "threshold_step": 0.0}),
+}
+METHODS = list(registry.methods)
+CONTINUAL = [name for name in METHODS if name != "mtl"]
+NETWORKS = {
+    "alexnet": (3, 32, 32),
+    "alexnet-slim": (3, 32, 32),
+    "resnet18": (3, 32, 32),
+    "resnet18 at 84 pixels": (3, 84, 84),
+    "mlp": (3, 32, 32),
+}
+
+
+def make(name: str, network: str = "alexnet-slim", **values: Any) -> Method:
+    with chance(1, "network"):
+        net = Network(registry.networks.load(network.split()[0])(NETWORKS[network]))
+    method: Method = registry.methods.load(name)(net, **{**SETTINGS[name][0], **values})
+    return method
+
+
+def outcome(method: Method, learned: Learned) -> dict[str, Tensor]:
+    return {**method.state_dict(), "matrix": torch.tensor([value for row in learned.matrix for value in row])}
+
+
+def equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return set(one) == set(other) and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_the_table_names_every_method() -> None:
+    assert set(SETTINGS) == set(METHODS)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_it_learns_the_first_task(name: str) -> None:
+    plan = Plan(rate=0.02, epochs=6, batch=16, schedule="linear", keep="last")
+    learned = learn(make(name), synthetic(seed=1, tasks=1), plan)
+    assert learned.matrix[0][0] >= 80  # chance is 33
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_same_seed_same_bits(name: str) -> None:
+    runs = []
+    for _ in range(2):
+        method = make(name)
+        runs.append(outcome(method, learn(method, synthetic(seed=1, tasks=2), PLAN, seed=3)))
+    assert equal(*runs)
+
+
+@pytest.mark.parametrize("name", CONTINUAL)
+def test_saved_between_tasks_it_goes_on_bit_for_bit(name: str) -> None:
+    stream = synthetic(seed=1, tasks=3)
+
+    def lessons(method: Method) -> list[Lesson]:
+        return list(method.lessons(stream))
+
+    straight = make(name)
+    for lesson in lessons(straight):
+        fit(straight, lesson, PLAN, seed=1)
+    first = make(name)
+    for lesson in lessons(first)[:2]:
+        fit(first, lesson, PLAN, seed=1)
+    saved = safetensors.torch.save({key: value.contiguous() for key, value in first.state_dict().items()})
+    second = make(name)
+    second.load_state_dict(safetensors.torch.load(saved))
+    fit(second, lessons(second)[2], PLAN, seed=1)
+    assert equal(straight.state_dict(), second.state_dict())
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_loaded_state_answers_alike_for_every_task(name: str) -> None:
+    stream = synthetic(seed=1, tasks=2)
+    method, again = make(name), make(name)
+    learn(method, stream, PLAN)
+    again.load_state_dict(method.state_dict())
+    for task, one in enumerate(stream):
+        x = one.test.take(slice(0, 20))[0]
+        assert torch.equal(method.eval().look(x, task).logits, again.eval().look(x, task).logits)
+
+
+@pytest.mark.parametrize("name", CONTINUAL)
+def test_what_is_remembered_is_answered_as_before(name: str) -> None:
+    """The projection family: whatever a later task does to the shared weights, a layer's response to what was protected
+    when it began stays, to float precision. FS-DGPM protects softly and OWM by degrees: there it nearly stays."""
+    method = make(name)
+    stream = synthetic(seed=1, tasks=2)
+    first, second = method.lessons(stream)
+    fit(method, first, PLAN, seed=1)
+    protected = directions(method)
+    if not protected:
+        pytest.skip(f"{name} does not project")
+    before = shared_weights(method)
+    fit(method, second, PLAN, seed=1)
+    after = shared_weights(method)
+    moved = {layer: (after[layer] - before[layer]).double() for layer in protected}
+    assert max(float(change.norm()) for change in moved.values()) > 1e-3  # something was learned
+    limit = 2e-3 if name in ("fsdgpm", "owm") else 1e-5
+    for layer, basis in protected.items():
+        response = float((before[layer].double() @ basis.double()).norm())
+        assert float((moved[layer] @ basis.double()).norm()) <= limit * response, layer
+
+
+def directions(method: Method) -> dict[str, Tensor]:
+    """Layer → orthonormal columns that later tasks may not touch."""
+    memory = getattr(method, "memory", None)
+    if isinstance(memory, DualMemory):
+        return {layer: protected_by(dual) for layer, dual in memory.duals().items()}
+    if isinstance(memory, GradientMemory):
+        return {layer: basis.clone() for layer, basis in memory.items() if basis.shape[1]}
+    if hasattr(method, "projectors"):  # where the projector is nearly zero
+        found = {}
+        for layer, projector in method.projectors.items():
+            values, vectors = torch.linalg.eigh(projector)
+            if bool((values < 0.05).any()):
+                found[layer] = vectors[:, values < 0.05]
+        return found
+    return {}
+
+
+def protected_by(dual: Any) -> Tensor:
+    basis: Tensor = dual.basis
+    if dual.kind == "remove":
+        return basis.clone()
+    return torch.linalg.qr(basis.double(), mode="complete")[0][:, basis.shape[1] :]
+
+
+def shared_weights(method: Method) -> dict[str, Tensor]:
+    names = method.net.weight_names()
+    return {layer: method.net.get_parameter(name).detach().flatten(1).clone() for layer, name in names.items()}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_gradient_moves_only_what_is_trainable(name: str) -> None:
+    method = make(name)
+    inner, seen = method.gradient, []
+
+    def spied(batch: Any) -> Any:
+        gradient = inner(batch)
+        trainable = method.trainable()
+        assert set(gradient) <= set(trainable)
+        assert all(gradient[key].shape == trainable[key].shape for key in gradient)
+        assert all(not slope.requires_grad for slope in gradient.values())
+        seen.append(batch)
+        return gradient
+
+    method.gradient = spied  # type: ignore[method-assign]
+    learn(method, synthetic(seed=1, tasks=2), PLAN)
+    assert seen
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_last_batch_may_hold_one_sample(name: str) -> None:
+    def split(n: int, seed: int) -> Split:
+        g = torch.Generator().manual_seed(seed)
+        return Split(torch.rand(n, 3, 32, 32, generator=g), torch.arange(n) % 2)
+
+    tasks = [Task(f"odd {i}", ("a", "b"), split(33, i), split(17, i), split(17, i)) for i in range(2)]
+    learned = learn(make(name), tasks, PLAN)
+    assert all(0 <= value <= 100 for row in learned.matrix for value in row)
+    # where no batch statistics are needed, a batch of one is a batch
+    small = Plan(rate=0.001, epochs=1, batch=1, schedule="linear", keep="last")
+    few = [Task(f"few {i}", ("a", "b"), split(5, i), split(3, i), split(3, i)) for i in range(2)]
+    learn(make(name, "mlp"), few, small)
+
+
+def tensors(thing: object, depth: int = 8) -> Iterator[Tensor]:
+    """Every tensor that can be reached from a thing."""
+    if isinstance(thing, Tensor):
+        yield thing
+    elif depth == 0:
+        return
+    elif is_dataclass(thing):
+        for field in fields(thing):
+            yield from tensors(getattr(thing, field.name), depth - 1)
+    elif isinstance(thing, dict):
+        for value in thing.values():
+            yield from tensors(value, depth - 1)
+    elif isinstance(thing, list | tuple | set | frozenset):
+        for value in thing:
+            yield from tensors(value, depth - 1)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_no_test_data_are_reachable_from_a_lesson(name: str) -> None:
+    stream = synthetic(seed=1, tasks=2)
+    hidden = {task.test.x.untyped_storage().data_ptr() for task in stream}
+    lessons = list(make(name).lessons(stream))
+    found = {tensor.untyped_storage().data_ptr() for tensor in tensors(lessons)}
+    assert {task.train.x.untyped_storage().data_ptr() for task in stream} <= found  # the walk does find what is there
+    assert not hidden & found
+
+
+@pytest.mark.parametrize("name", [name for name, (_, off) in SETTINGS.items() if off is not None])
+def test_its_memory_is_really_used(name: str) -> None:
+    off = SETTINGS[name][1]
+    assert off is not None
+    stream = synthetic(seed=1, tasks=2)
+    on, without = make(name), make(name, **off)
+    learn(on, stream, PLAN)
+    learn(without, stream, PLAN)
+    assert sum(on.memory_bytes().values()) > 0
+    one, other = shared_weights(on), shared_weights(without)
+    assert any(not torch.equal(one[layer], other[layer]) for layer in one)
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("name", METHODS)
+def test_it_works_on_every_network_with_heads_of_different_sizes(name: str, network: str) -> None:
+    size = NETWORKS[network][1]
+    small = synthetic(seed=1, tasks=1, size=size, classes=2, per_class=12).tasks[0]
+    large = synthetic(seed=2, tasks=1, size=size, classes=3, per_class=8).tasks[0]
+    method = make(name, network)
+    plan = Plan(rate=0.01, epochs=1, batch=12, schedule="linear", keep="last")
+    endless = (task for task in (small, large))  # a stream whose length is not known in advance
+    learned = learn(method, endless, plan)
+    assert [head.out_features for head in method.net.heads] == [2, 3]  # type: ignore[union-attr]
+    assert len(learned.matrix[-1]) == 2
+    assert all(torch.isfinite(weight).all() for weight in method.weights(0).values())
+    buffer = io.BytesIO(safetensors.torch.save({k: v.contiguous() for k, v in method.state_dict().items()}))
+    assert buffer.getbuffer().nbytes > 0
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_what_it_holds_is_said_by_kind(name: str) -> None:
+    method = make(name)
+    stream: Stream = synthetic(seed=1, tasks=2)
+    learn(method, stream, PLAN)
+    assert set(method.memory_bytes()) <= {"bases", "replay", "fisher", "scales", "grown"}
+    # all state besides the network is counted, up to a few numbers that say where things stand
+    state = method.state_dict()
+    held = sum(t.numel() * t.element_size() for key, t in state.items() if not key.startswith("net."))
+    assert sum(method.memory_bytes().values()) == pytest.approx(held, rel=0.05, abs=2048)

@@ -1,0 +1,61 @@
+"""Words of warning, and only where they are due."""
+
+from pathlib import Path
+
+import pytest
+
+from perdure.data.synthetic import synthetic
+from perdure.errors import UnknownName
+from perdure.lab.cautions import cautions
+from perdure.lab.run import build, run
+from perdure.lab.spec import spec
+from perdure.train.fit import Watch
+
+
+def said(method: str, *without: str, **wishes: object) -> str:
+    wanted = spec(method, "synthetic", **wishes)  # type: ignore[arg-type]
+    return "\n".join(cautions(wanted, build(wanted, synthetic(seed=1)), without))
+
+
+@pytest.mark.parametrize("method", ["er", "agem", "fsdgpm", "mtl"])
+def test_replay_where_storing_is_not_allowed_names_others(method: str) -> None:
+    text = said(method, "stored-data")
+    assert f"{method} keeps training images" in text
+    remedy = text.split("take one of")[1]
+    assert "gpm" in remedy
+    assert "rcl" in remedy
+    assert method not in remedy.replace(",", "").split()
+
+
+def test_nothing_is_said_where_nothing_is_wrong() -> None:
+    assert said("gpm", "stored-data") == ""
+    assert said("rcl") == ""
+    assert said("er", "stored-data", values={"memory": 0}) == ""
+    assert said("gpm", plan={"batch": 4}, network="mlp") == ""
+
+
+@pytest.mark.parametrize("method", ["ewc", "gpm"])
+def test_without_task_identity_figures_do_not_apply(method: str) -> None:
+    assert "decide the task first" in said(method, "task-identity")
+
+
+def test_small_batches_have_poor_statistics() -> None:
+    assert "use --plan batch=16 or more, or --net mlp" in said("gpm", plan={"batch": 4})
+
+
+def test_an_unknown_need_lists_the_known_ones() -> None:
+    with pytest.raises(UnknownName, match="stored-data"):
+        said("gpm", "stored-dat")
+
+
+def test_cautions_reach_the_watcher_and_the_record(tmp_path: Path) -> None:
+    heard: list[str] = []
+
+    class Ear(Watch):
+        def caution(self, text: str) -> None:
+            heard.append(text)
+
+    wanted = spec("er", "synthetic", tasks=1, plan={"epochs": 1})
+    record = run(wanted, out=tmp_path, without=["stored-data"], watch=Ear())
+    assert record["cautions"] == heard
+    assert len(heard) == 1

@@ -1,0 +1,48 @@
+"""All tasks at once."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from perdure.errors import BadData
+from perdure.methods.mtl import MTL
+from perdure.nets.mlp import MLP
+from perdure.nets.network import Network
+from perdure.train.fit import Plan
+from perdure.train.learn import learn
+from perdure.types import Stream
+
+
+def test_one_lesson_of_all_tasks_and_one_row_of_scores(stream: Stream, fresh_net: Callable[[], Network]) -> None:
+    method = MTL(fresh_net())
+    (lesson,) = method.lessons(stream)
+    assert [part.task for part in lesson.parts] == [0, 1]
+    assert len(lesson) == sum(len(task.train) for task in stream)
+    learned = learn(method, stream, Plan(rate=0.05, epochs=4, batch=16, schedule="linear", keep="last"))
+    (row,) = learned.matrix
+    assert min(row) > 80  # three classes each
+
+
+def test_every_image_counts_the_same_with_its_own_head(stream: Stream) -> None:
+    """The loss is Σ n_t CE_t / N."""
+    torch.manual_seed(0)
+    method = MTL(Network(MLP((3, 32, 32), units=(16,))))
+    (lesson,) = method.lessons(stream)
+    for classes in (3, 5):  # a head wider than its task
+        method.net.add_head(classes)
+    batch = lesson.sample(20)
+    assert isinstance(batch.task, torch.Tensor)
+    assert batch.task.unique().tolist() == [0, 1]
+    total = torch.zeros(())
+    for task in (0, 1):
+        rows = batch.task == task
+        total = total + F.cross_entropy(method.net(batch.x[rows], task).logits, batch.y[rows], reduction="sum")
+    torch.testing.assert_close(method.loss(batch), total / len(batch))
+    assert {"heads.0.weight", "heads.1.weight"} < set(method.gradient(batch))
+
+
+def test_no_task_is_an_error_that_says_so(fresh_net: Callable[[], Network]) -> None:
+    with pytest.raises(BadData, match="no task to learn jointly"):
+        list(MTL(fresh_net()).lessons([]))

@@ -1,0 +1,93 @@
+"""Shapes and counts of the papers' networks, and what any network must do."""
+
+import pytest
+import torch
+from torch import nn
+
+from perdure.errors import WrongValue
+from perdure.nets.alexnet import AlexNet, SlimAlexNet
+from perdure.nets.mlp import MLP
+from perdure.nets.network import Backbone, Network
+from perdure.nets.resnet18 import ResNet18
+
+
+def count(net: nn.Module, wide: bool) -> int:
+    return sum(p.numel() for p in net.parameters() if (p.ndim > 1) == wide)
+
+
+def test_alexnet_has_the_published_sizes() -> None:
+    net = AlexNet((3, 32, 32))
+    assert count(net, wide=True) == 6_499_328
+    assert count(net, wide=False) == 9_088
+    assert [tuple(layer.weight.shape) for layer in net.layers().values()] == [
+        (64, 3, 4, 4),
+        (128, 64, 3, 3),
+        (256, 128, 2, 2),
+        (2048, 1024),
+        (2048, 2048),
+    ]
+
+
+@pytest.mark.parametrize(("size", "width", "stride"), [(32, 640, 1), (84, 1440, 2)])
+def test_resnet_has_the_published_sizes(size: int, width: int, stride: int) -> None:
+    net = ResNet18((3, size, size))
+    assert count(net, wide=True) == 1_090_140
+    assert len(net.layers()) == 20
+    assert len(net.noisy_layers()) == 16
+    assert net.width == width
+    assert net.stem.stride == (stride, stride)
+
+
+@pytest.mark.parametrize(
+    "backbone",
+    [AlexNet, SlimAlexNet, ResNet18, MLP],
+)
+@pytest.mark.parametrize("shape", [(3, 32, 32), (1, 40, 36)])
+def test_heads_read_what_the_backbone_says(backbone: type[Backbone], shape: tuple[int, int, int]) -> None:
+    net = Network(backbone(shape))  # type: ignore[call-arg]
+    net.add_head(4)
+    net.add_head(7)
+    x = torch.rand(3, *shape)
+    assert net(x, 0).logits.shape == (3, 4)
+    look = net(x, 1)
+    assert look.logits.shape == (3, 7)
+    torch.testing.assert_close(look.features.norm(dim=1), torch.ones(3))
+
+
+def test_rows_of_mixed_tasks_are_those_of_their_own_heads() -> None:
+    net = Network(MLP((3, 8, 8)))
+    net.add_head(2)
+    net.add_head(4)
+    x, task = torch.rand(5, 3, 8, 8), torch.tensor([1, 0, 1, 0, 0])
+    mixed = net(x, task).logits
+    assert torch.equal(mixed[task == 1], net(x, 1).logits[task == 1])
+    assert torch.equal(mixed[task == 0][:, :2], net(x, 0).logits[task == 0])
+    assert torch.isinf(mixed[task == 0][:, 2:]).all()
+
+
+def test_quiet_forwards_leave_out_the_dropout_after_convolutions_only() -> None:
+    net = AlexNet((3, 32, 32)).train()
+    seen: dict[str, list[torch.Tensor]] = {"conv2": [], "fc2": []}
+    for name, found in seen.items():
+        getattr(net, name).register_forward_pre_hook(lambda _, given, found=found: found.append(given[0].detach()))
+    x = torch.rand(8, 3, 32, 32)
+    for quiet in (True, True, False):
+        net(x, quiet)
+    assert torch.equal(seen["conv2"][0], seen["conv2"][1])
+    assert not torch.equal(seen["conv2"][0], seen["conv2"][2])
+    assert not torch.equal(seen["fc2"][0], seen["fc2"][1])  # the dropout after fc1 stays
+
+
+def test_narrow_and_grouped_networks_keep_the_usual_memory_format() -> None:
+    def last(backbone: Backbone) -> bool:
+        net = Network(backbone)
+        weight = next(part.weight for part in net.modules() if isinstance(part, nn.Conv2d) and part.in_channels > 3)
+        return weight.is_contiguous(memory_format=torch.channels_last) and not weight.is_contiguous()
+
+    assert last(ResNet18((3, 32, 32)))
+    assert not last(ResNet18((3, 32, 32), filters=4))
+
+
+def test_too_small_an_image_is_named() -> None:
+    with pytest.raises(WrongValue, match="at least 22×22"):
+        AlexNet((3, 16, 16))

@@ -1,0 +1,59 @@
+"""What the README and the docs show is run, and what they link to is there."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from perdure import registry
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+
+
+def test_python_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
+    assert len(blocks) == 2
+    names: dict[str, object] = {}
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), names)
+    assert "[[" in capsys.readouterr().out
+    from perdure.data.synthetic import synthetic
+    from perdure.nets.mlp import MLP
+    from perdure.nets.network import Network
+    from perdure.train.fit import Plan
+    from perdure.train.learn import learn
+
+    careful = names["Careful"](Network(MLP((3, 32, 32))))  # type: ignore[operator]
+    backbone = {}
+
+    stream = synthetic(seed=1, tasks=2)
+    for lessons in (1, 2):
+        again = names["Careful"](Network(MLP((3, 32, 32))))  # type: ignore[operator]
+        again.load_state_dict(careful.state_dict())
+        learn(again, stream.tasks[:lessons], Plan(epochs=1, batch=16))
+        backbone[lessons] = again.net.backbone.hidden[0].weight.detach().clone()
+    assert backbone[1].equal(backbone[2])  # the second task left it alone
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text("utf-8")):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("name", list(registry.methods))
+def test_every_method_has_a_page(name: str) -> None:
+    assert (ROOT / "docs" / "methods" / f"{name}.md").is_file()
+
+
+def test_the_table_of_equations_names_what_exists() -> None:
+    import importlib
+
+    text = (ROOT / "docs" / "equations.md").read_text("utf-8")
+    found = re.findall(r"`(ops|methods)\.(\w+)\.(\w+)", text)
+    assert len(found) > 15
+    for package, module, name in found:
+        assert hasattr(importlib.import_module(f"perdure.{package}.{module}"), name)
+    for number in range(1, 19):
+        assert re.search(rf"^\| (\d+, )?{number}(, \d+)? \|", text, re.MULTILINE), f"Eq. {number} is missing"
