@@ -19,7 +19,7 @@ from perdure.probes.robustness import fgsm_accuracy
 from perdure.train.learn import learn
 from perdure.types import Stream
 
-SETTINGS: dict[str, tuple[str, dict[str, str]]] = {
+SETTINGS: dict[str, tuple[str, dict[str, str]]] = {  # plan.NAME is a wish for the plan
     "gpm, threshold 0.95": ("gpm", {"threshold": "0.95"}),
     "gpm, threshold 0.97": ("gpm", {"threshold": "0.97"}),
     "dfgp, threshold 0.95": ("dfgp", {"threshold": "0.95"}),
@@ -28,6 +28,8 @@ SETTINGS: dict[str, tuple[str, dict[str, str]]] = {
     "rcl, noise capped at 0.1": ("rcl", {"noise_range": "1e-4", "noise_cap": "0.1"}),
     "rcl, noise capped at 0.5": ("rcl", {"noise_range": "1e-4", "noise_cap": "0.5"}),
     "rcl, κ 0.5": ("rcl", {"noise_range": "0", "spread_weight": "0.5"}),
+    "fsdgpm, rate 0.05, momentum 0": ("fsdgpm", {"plan.rate": "0.05", "plan.momentum": "0"}),
+    "fsdgpm, rate 0.01, momentum 0.9": ("fsdgpm", {"plan.rate": "0.01", "plan.momentum": "0.9"}),
 }
 
 
@@ -46,12 +48,14 @@ def main() -> None:
     seeds = [int(seed) for seed in given.seeds.split(",")]
     title = f"validation share {given.valid_share:g}, seeds {given.seeds}; percent, mean (lowest … highest)"
     table = Table("setting", "ACC", "BWT", "ACC under FGSM 4/255", title=title, title_justify="left")
-    for name, (method, values) in SETTINGS.items():
+    for name, (method, wishes) in SETTINGS.items():
         if given.only not in name:
             continue
         scores = []
         for seed in seeds:
-            wanted = spec(method, "six", seed=seed, values=values)
+            plan = {name.removeprefix("plan."): value for name, value in wishes.items() if name.startswith("plan.")}
+            values = {name: value for name, value in wishes.items() if not name.startswith("plan.")}
+            wanted = spec(method, "six", seed=seed, values=values, plan=plan)
             stream = validation_only(seed, given.valid_share)
             learner = build(wanted, stream)
             learned = learn(learner, stream, wanted.plan, seed)

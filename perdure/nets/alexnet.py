@@ -29,7 +29,7 @@ class AlexNet(Backbone):
         for kernel in KERNELS:
             height, width = (height - kernel + 1) // 2, (width - kernel + 1) // 2
         if min(height, width) < 1:
-            raise WrongValue(f"alexnet needs images of at least 22×22 pixels, not {shape[1]}×{shape[2]}")
+            raise WrongValue(f"alexnet needs images of at least 19×19 pixels, not {shape[1]}×{shape[2]}")
         self.conv1 = nn.Conv2d(channels, filters[0], KERNELS[0], bias=False)
         self.bn1 = nn.BatchNorm2d(filters[0], track_running_stats=False)
         self.conv2 = nn.Conv2d(filters[0], filters[1], KERNELS[1], bias=False)

@@ -268,6 +268,8 @@ def test_without_replay_the_bases_come_from_the_lesson(fresh_net: Fresh, stream:
     for lesson in method.lessons(stream):
         fit(method, lesson, replace(PLAN, epochs=1), seed=1)
     assert method.replay.held == 0
+    assert "stored-data" not in method.needs()
+    assert "stored-data" in FSDGPM(fresh_net()).needs()
     assert all(size > 0 for size, _ in method.memory.sizes().values())
 
 

@@ -89,5 +89,6 @@ def test_narrow_and_grouped_networks_keep_the_usual_memory_format() -> None:
 
 
 def test_too_small_an_image_is_named() -> None:
-    with pytest.raises(WrongValue, match="at least 22×22"):
-        AlexNet((3, 16, 16))
+    with pytest.raises(WrongValue, match="at least 19×19"):
+        AlexNet((3, 18, 19))
+    assert AlexNet((3, 19, 19)).fc1.in_features == 256
