@@ -54,6 +54,9 @@ class EWC(Method):
     def _springs(self) -> tuple[Weights, Weights]:
         return dict(self.anchor.items()), dict(self.fisher.items())
 
+    def remedy(self) -> str:
+        return f", or soften the springs, e.g. --set coefficient={self.coefficient / 10:g}"
+
     def memory_bytes(self) -> dict[str, int]:
         return {"fisher": self.fisher.bytes() + self.anchor.bytes()}
 

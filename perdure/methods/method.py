@@ -66,6 +66,10 @@ class Method(nn.Module):
         """What the method has to say of itself, for the record; plain numbers, lists and dictionaries."""
         return {}
 
+    def remedy(self) -> str:
+        """What else to try when the loss diverges, besides a lower rate."""
+        return ""
+
     # ── given ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def look(self, x: Tensor, task: TaskOf, weights: Weights | None = None, quiet: bool = False) -> Look:

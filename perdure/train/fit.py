@@ -95,7 +95,7 @@ def fit(method: Method, lesson: Lesson, plan: Plan, seed: int, watch: Watch | No
         if not math.isfinite(valid.loss):
             raise Diverged(
                 f"the loss is no longer a number after epoch {epoch + 1} of lesson {lesson.index + 1}; "
-                f"lower the learning rate, e.g. --plan rate={plan.rate / 5:g}"
+                f"lower the learning rate, e.g. --plan rate={plan.rate / 5:g}{method.remedy()}"
             )
         if (best := schedule.see(valid.loss)) and plan.keep == "best":
             kept = _copy(weights)

@@ -1,11 +1,15 @@
 """Springs on the weights that old tasks need."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
+from perdure.errors import Diverged
+from perdure.lab.run import run
+from perdure.lab.spec import spec
 from perdure.methods.ewc import EWC
 from perdure.methods.finetune import FineTune
 from perdure.nets.mlp import MLP
@@ -109,3 +113,13 @@ def test_the_first_lesson_is_plain(stream: Stream, fresh_net: Callable[[], Netwo
     for method in (ewc, plain):
         fit(method, next(iter(method.lessons(stream))), PLAN, seed=1)
     assert all(torch.equal(a, b) for a, b in zip(ewc.net.parameters(), plain.net.parameters(), strict=True))
+
+
+def test_springs_too_stiff_diverge_with_a_remedy_and_without_a_record(tmp_path: Path) -> None:
+    wishes = {"coefficient": 1e12, "clip": None}
+    wanted = spec("ewc", "synthetic", network="mlp", tasks=2, values=wishes, plan={"rate": 0.05, "epochs": 30})
+    with pytest.raises(
+        Diverged, match=r"lower the learning rate.*or soften the springs, e.g. --set coefficient=1e\+11"
+    ):
+        run(wanted, out=tmp_path)
+    assert not list(tmp_path.rglob("*"))  # no record, so no NaN in one
