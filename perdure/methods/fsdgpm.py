@@ -125,7 +125,7 @@ class FSDGPM(GPM):
 
     def end(self, lesson: Lesson) -> None:
         """All bases anew, from images of all tasks: the fewest directions that reach the threshold."""
-        threshold = min(self.threshold + self.threshold_step * lesson.index, 1.0)
+        threshold = self.threshold_after(lesson)
         kept = self.replay if self.replay.held > 1 else lesson  # one image has no statistics
         for layer, found in self.representations(kept.sample(self.samples)).items():
             self.memory[layer] = extend(found.new_empty(len(found), 0), found, threshold)

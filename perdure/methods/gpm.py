@@ -51,7 +51,11 @@ class GPM(Method):
         if self.variant == "paper" and len(self.memory) == 0:  # Eq. 18 asks for ≥ ε on the first task, too
             for name, representation in representations.items():
                 self.memory[name] = representation.new_empty(len(representation), 0)
-        self.memory.extend(representations, min(self.threshold + self.threshold_step * lesson.index, 1.0))
+        self.memory.extend(representations, self.threshold_after(lesson))
+
+    def threshold_after(self, lesson: Lesson) -> float:
+        """ε as it stands after a lesson."""
+        return min(self.threshold + self.threshold_step * lesson.index, 1.0)
 
     @torch.no_grad()
     def representations(self, batch: Batch) -> dict[str, Tensor]:

@@ -91,7 +91,7 @@ class TRGP(GPM):
         for part in lesson.parts:
             for key, scale in scales.items():
                 self.scales[f"{part.task}/{key}"] = scale.clone()
-        threshold = min(self.threshold + self.threshold_step * lesson.index, 1.0)
+        threshold = self.threshold_after(lesson)
         for layer, representation in inputs.items():
             basis = self.memory.get(layer)
             if basis is None:
