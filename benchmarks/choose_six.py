@@ -28,6 +28,8 @@ SETTINGS: dict[str, tuple[str, dict[str, str]]] = {  # plan.NAME is a wish for t
     "rcl, noise capped at 0.1": ("rcl", {"noise_range": "1e-4", "noise_cap": "0.1"}),
     "rcl, noise capped at 0.5": ("rcl", {"noise_range": "1e-4", "noise_cap": "0.5"}),
     "rcl, κ 0.5": ("rcl", {"noise_range": "0", "spread_weight": "0.5"}),
+    "mtl, 10 epochs": ("mtl", {"plan.epochs": "10"}),
+    "mtl, 30 epochs": ("mtl", {"plan.epochs": "30"}),
     "fsdgpm, rate 0.05, momentum 0": ("fsdgpm", {"plan.rate": "0.05", "plan.momentum": "0"}),
     "fsdgpm, rate 0.01, momentum 0.9": ("fsdgpm", {"plan.rate": "0.01", "plan.momentum": "0.9"}),
 }
@@ -61,14 +63,15 @@ def main() -> None:
             learned = learn(learner, stream, wanted.plan, seed)
             attacked = fgsm_accuracy(learner, learned.tasks, (4 / 255,))["acc"][0]
             acc = sum(learned.matrix[-1]) / len(learned.matrix[-1])
-            scores.append((acc, backward_transfer(learned.matrix) or 0.0, attacked))
+            scores.append((acc, backward_transfer(learned.matrix), attacked))
         table.add_row(name, *map(spread, zip(*scores, strict=True)))
         Console(width=120, stderr=True).print(name, *map(spread, zip(*scores, strict=True)))
     Console(width=120).print(table)
 
 
-def spread(values: tuple[float, ...]) -> str:
-    return f"{statistics.mean(values):.1f} ({min(values):.1f} … {max(values):.1f})"
+def spread(values: tuple[float | None, ...]) -> str:
+    known = [value for value in values if value is not None]
+    return f"{statistics.mean(known):.1f} ({min(known):.1f} … {max(known):.1f})" if known else "–"
 
 
 if __name__ == "__main__":
