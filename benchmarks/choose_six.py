@@ -28,8 +28,9 @@ SETTINGS: dict[str, tuple[str, dict[str, str]]] = {  # plan.NAME is a wish for t
     "rcl, noise capped at 0.1": ("rcl", {"noise_range": "1e-4", "noise_cap": "0.1"}),
     "rcl, noise capped at 0.5": ("rcl", {"noise_range": "1e-4", "noise_cap": "0.5"}),
     "rcl, κ 0.5": ("rcl", {"noise_range": "0", "spread_weight": "0.5"}),
-    "mtl, 10 epochs": ("mtl", {"plan.epochs": "10"}),
-    "mtl, 30 epochs": ("mtl", {"plan.epochs": "30"}),
+    "mtl, batches of mixed tasks": ("mtl", {"batches": "mixed"}),
+    "mtl, each batch of one task": ("mtl", {"batches": "apart"}),
+    "mtl, mixed, 30 epochs": ("mtl", {"batches": "mixed", "plan.epochs": "30"}),
     "fsdgpm, rate 0.05, momentum 0": ("fsdgpm", {"plan.rate": "0.05", "plan.momentum": "0"}),
     "fsdgpm, rate 0.01, momentum 0.9": ("fsdgpm", {"plan.rate": "0.01", "plan.momentum": "0.9"}),
 }

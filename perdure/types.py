@@ -139,34 +139,43 @@ class Lesson:
 
     index: int
     parts: tuple[Part, ...]
+    mixed: bool = True  # whether one batch may hold several parts
 
     def __len__(self) -> int:
         return sum(len(part.train) for part in self.parts)
 
     def batches(self, size: int, order: torch.Generator) -> Iterator[Batch]:
-        """Every training sample once, shuffled over all parts by `order`."""
-        rows = torch.randperm(len(self), generator=order)
-        for piece in cut(len(self), size):
-            yield self._gather(rows[piece])
+        """Every training sample once, shuffled by `order`: over all parts, or part by part and the batches then."""
+        if self.mixed:
+            rows = torch.randperm(len(self), generator=order)
+            pieces = [rows[piece] for piece in cut(len(rows), size)]
+        else:
+            pieces, first = [], 0
+            for part in self.parts:
+                rows = first + torch.randperm(len(part.train), generator=order)
+                pieces += [rows[piece] for piece in cut(len(rows), size)]
+                first += len(rows)
+            pieces = [pieces[i] for i in torch.randperm(len(pieces), generator=order)]
+        for rows in pieces:
+            yield self._gather(rows)
 
     def sample(self, size: int) -> Batch:
         """Some training samples, drawn without replacement by torch's global generator."""
         return self._gather(torch.randperm(len(self))[:size])
 
     def _gather(self, rows: Tensor) -> Batch:
-        if len(self.parts) == 1:
-            part = self.parts[0]
-            x, y = part.train.take(rows.to(part.train.y.device))
-            return Batch(x, y, part.task)
-        xs, ys, tasks, first = [], [], [], 0
+        found, first = [], 0
         for part in self.parts:
             own = rows[(rows >= first) & (rows < first + len(part.train))] - first
             first += len(part.train)
-            x, y = part.train.take(own.to(part.train.y.device))
-            xs.append(x)
-            ys.append(y)
-            tasks.append(torch.full((len(own),), part.task))
-        return Batch(torch.cat(xs), torch.cat(ys), torch.cat(tasks))
+            if len(own):
+                found.append((part.task, *part.train.take(own.to(part.train.y.device))))
+        if len(found) == 1:
+            task, x, y = found[0]
+            return Batch(x, y, task)
+        tasks, xs, ys = zip(*found, strict=True)
+        counts = torch.tensor([len(y) for y in ys])
+        return Batch(torch.cat(xs), torch.cat(ys), torch.tensor(tasks).repeat_interleave(counts))
 
 
 def cut(length: int, size: int) -> list[slice]:

@@ -226,3 +226,14 @@ def test_several_tasks_in_one_lesson(fresh_net: Callable[[], Network], stream: S
     assert torch.isfinite(logits[batch.task == 1]).all()
     assert torch.isfinite(method.loss(batch))
     assert all(torch.isfinite(slope).all() for slope in method.gradient(batch).values())
+
+
+def test_parts_kept_apart_make_batches_of_one_task_each(stream: Stream) -> None:
+    parts = tuple(Part(i, len(t.classes), t.train, t.valid) for i, t in enumerate(stream))
+    order = torch.Generator().manual_seed(0)
+    apart = list(Lesson(0, parts, mixed=False).batches(16, order))
+    assert all(isinstance(batch.task, int) for batch in apart)
+    assert [batch.task for batch in apart] != sorted(batch.task for batch in apart)  # type: ignore[type-var]
+    assert sum(map(len, apart)) == len(stream.tasks[0].train) + len(stream.tasks[1].train)
+    together = list(Lesson(0, parts).batches(16, order))
+    assert any(isinstance(batch.task, torch.Tensor) for batch in together)
