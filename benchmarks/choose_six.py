@@ -31,8 +31,8 @@ SETTINGS: dict[str, tuple[str, dict[str, str]]] = {  # plan.NAME is a wish for t
     "mtl, batches of mixed tasks": ("mtl", {"batches": "mixed"}),
     "mtl, each batch of one task": ("mtl", {"batches": "apart"}),
     "mtl, mixed, 30 epochs": ("mtl", {"batches": "mixed", "plan.epochs": "30"}),
-    "fsdgpm, rate 0.05, momentum 0": ("fsdgpm", {"plan.rate": "0.05", "plan.momentum": "0"}),
-    "fsdgpm, rate 0.01, momentum 0.9": ("fsdgpm", {"plan.rate": "0.01", "plan.momentum": "0.9"}),
+    "fsdgpm, rate .05, momentum 0": ("fsdgpm", {"plan.rate": "0.05", "plan.momentum": "0"}),
+    "fsdgpm, rate .01, momentum .9": ("fsdgpm", {"plan.rate": "0.01", "plan.momentum": "0.9"}),
 }
 
 

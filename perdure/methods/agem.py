@@ -6,6 +6,9 @@ taken out.
 
 from typing import Any, ClassVar
 
+import torch
+from torch import Tensor
+
 from perdure.methods.method import Method, Need
 from perdure.nets.network import Network
 from perdure.ops.replay import Capacity, TaskMemory, yield_to
@@ -26,13 +29,18 @@ class AGEM(Method):
         super().__init__(net)
         self.memory = TaskMemory(memory)
         self.replay_batch = replay_batch
+        # steps that met the memory, and those of them that conflicted
+        self.tally: Tensor
+        self.register_buffer("tally", torch.zeros(2, dtype=torch.int64))
 
     def gradient(self, batch: Batch) -> Gradient:
         """g, or where g·r < 0 what is left of it at right angles to r, the gradient on past images."""
         gradient = super().gradient(batch)
         if not self.memory.held:
             return gradient
-        return yield_to(gradient, super().gradient(self.memory.sample(self.replay_batch)))
+        bent = yield_to(gradient, super().gradient(self.memory.sample(self.replay_batch)))
+        self.tally += torch.tensor([1, bent is not gradient], device=self.tally.device)
+        return bent
 
     def end(self, lesson: Lesson) -> None:
         """Keep a random sample of the lesson; the shares of older ones shrink."""
@@ -46,4 +54,5 @@ class AGEM(Method):
         return {"replay": self.memory.bytes()}
 
     def facts(self) -> dict[str, Any]:
-        return {"images_held": self.memory.counts()}
+        met, conflicted = self.tally.tolist()
+        return {"images_held": self.memory.counts(), "conflicts": conflicted / met if met else 0.0}
