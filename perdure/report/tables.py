@@ -12,7 +12,8 @@ Record = Mapping[str, Any]
 def comparison(records: Sequence[Record]) -> Table:
     """One row per run: what it knows, what it forgot, what it could learn, what is left under attack, what it took."""
     strengths = records[0].get("fgsm", {}).get("strengths", [])
-    table = Table(title="percent, mean over tasks; FGSM strengths in pixels of 0…255", title_justify="left")
+    scale = "; FGSM strengths in pixels of 0…255" if strengths else ""
+    table = Table(title=f"percent, mean over tasks{scale}", title_justify="left")
     for name in ("method", "ACC", "BWT", "new task", *(f"FGSM {255 * s:g}" for s in strengths), "seconds"):
         table.add_column(name, justify="left" if name == "method" else "right")
     for record in records:
