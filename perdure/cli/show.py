@@ -44,9 +44,7 @@ def _damaged(path: Path) -> NoReturn:
 
 def run_tables(record: dict[str, Any]) -> list[Table]:
     """What a run came to, what it held, and what was said against it."""
-    held = Table(
-        title="held at the end", title_justify="left", box=None, show_header=False, padding=(0, 2, 0, 0)
-    )
+    held = Table(title="held at the end", title_justify="left", box=None, show_header=False, padding=(0, 2, 0, 0))
     for kind, size in (record["memory_bytes"] or {"nothing besides the network": 0}).items():
         held.add_row(kind, f"{size / 1e6:,.2f} MB")
     for caution in record["cautions"]:
