@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from perdure.ops.subspace import GradientMemory, extend, project
@@ -82,10 +81,11 @@ def complement(basis: Tensor) -> Tensor:
 
 def widen(dual: Dual, rows: int) -> Dual:
     """Make room for new inputs, which no old task uses: zero rows, and for "retain" one free direction for each."""
-    basis = F.pad(dual.basis, (0, 0, 0, rows))
+    old, (d, k) = dual.basis, dual.basis.shape
+    basis = torch.cat([old, old.new_zeros(rows, k)])
     if dual.kind == "retain":
-        free = torch.eye(rows, dtype=basis.dtype, device=basis.device)
-        basis = torch.cat([basis, F.pad(free, (0, 0, len(basis) - rows, 0))], dim=1)
+        free = torch.cat([old.new_zeros(d, rows), torch.eye(rows, dtype=old.dtype, device=old.device)])
+        basis = torch.cat([basis, free], dim=1)
     return replace(dual, basis=basis)
 
 
