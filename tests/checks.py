@@ -15,6 +15,7 @@ from perdure.data.synthetic import synthetic
 from perdure.methods.method import Method
 from perdure.nets.network import Network
 from perdure.ops.dual import DualMemory
+from perdure.ops.dual import protected as protected_directions
 from perdure.ops.subspace import GradientMemory
 from perdure.seeding import chance
 from perdure.train.fit import Plan, fit
@@ -141,7 +142,7 @@ def directions(method: Method) -> dict[str, Tensor]:
     """Layer → orthonormal columns that later tasks may not touch."""
     memory = getattr(method, "memory", None)
     if isinstance(memory, DualMemory):
-        return {layer: protected_by(dual) for layer, dual in memory.duals().items()}
+        return {layer: protected_directions(dual).clone() for layer, dual in memory.duals().items()}
     if isinstance(memory, GradientMemory):
         return {layer: basis.clone() for layer, basis in memory.items() if basis.shape[1]}
     if hasattr(method, "projectors"):  # where the projector is nearly zero
@@ -152,13 +153,6 @@ def directions(method: Method) -> dict[str, Tensor]:
                 found[layer] = vectors[:, values < 0.05]
         return found
     return {}
-
-
-def protected_by(dual: Any) -> Tensor:
-    basis: Tensor = dual.basis
-    if dual.kind == "remove":
-        return basis.clone()
-    return torch.linalg.qr(basis.double(), mode="complete")[0][:, basis.shape[1] :]
 
 
 def shared_weights(method: Method) -> dict[str, Tensor]:
