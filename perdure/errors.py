@@ -6,6 +6,7 @@ PerdureError
 │   └── WrongValue        a value that is not allowed
 ├── BadData               images or labels that cannot be learned from      (exit code 1)
 │   └── MissingFile       a file that should be there is not
+├── NotFetched            a file could not be had from the network          (exit code 1)
 ├── TooFewSamples         batch statistics need two samples                 (exit code 1)
 └── Diverged              the loss is no longer a number                    (exit code 1)
 """
@@ -47,6 +48,10 @@ class BadData(PerdureError):
 
 
 class MissingFile(BadData):
+    pass
+
+
+class NotFetched(PerdureError):
     pass
 
 
