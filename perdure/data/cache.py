@@ -1,0 +1,108 @@
+"""Decoded copies of image files, mapped into memory, so that a second start does not decode again.
+
+A copy is one safetensors file in the user's cache ($PERDURE_CACHE names another place). It may be deleted at any time.
+"""
+
+import hashlib
+import json
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any
+
+import safetensors.torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from perdure.data.places import cache_root
+
+VERSION = 1  # rises when the same files would be decoded into other tensors
+
+
+@dataclass(frozen=True)
+class Decoded:
+    tensors: dict[str, Tensor]
+    facts: dict[str, Any]  # whatever JSON can hold
+
+
+def decoded_folder() -> Path:
+    return cache_root() / "decoded"
+
+
+def cached(name: str, place: Path, files: Iterable[Path], make: Callable[[], Decoded], **wishes: Any) -> Decoded:
+    """The decoded copy of these files, made if there is none, or none that is whole and of these very files.
+
+    `wishes` are whatever else decides what `make` makes. A cache that cannot be written is done without.
+    """
+    key = hashlib.sha256(repr((str(place.resolve()), sorted(wishes.items()))).encode()).hexdigest()[:12]
+    path = decoded_folder() / f"{name}-{key}.safetensors"
+    stamp = _stamp(files)
+    found = _open(path, stamp)
+    if found is not None:
+        return found
+    made = make()
+    try:
+        _write(path, stamp, made)
+    except OSError:
+        return made
+    return _open(path, stamp) or made  # mapped, so that the memory taken for decoding is free again
+
+
+def fingerprint(tensors: Iterable[Tensor]) -> str:
+    """Sixteen letters that change with any value of any tensor."""
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(repr((tuple(tensor.shape), str(tensor.dtype))).encode())
+        digest.update(tensor.contiguous().numpy().data)
+    return digest.hexdigest()[:16]
+
+
+def _stamp(files: Iterable[Path]) -> str:
+    """Changes when a file is added, removed, or written again."""
+    digest = hashlib.sha256(str(VERSION).encode())
+    for path in files:
+        found = path.stat()
+        digest.update(f"{path.name}\0{found.st_size}\0{found.st_mtime_ns}\n".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()
+
+
+def _open(path: Path, stamp: str) -> Decoded | None:
+    """The copy, if its stamp is this one and its bytes are those that were written."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            said = file.metadata() or {}
+            if said.get("stamp") != stamp:
+                return None
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 — not a dictionary
+        if {name: _sum(tensor) for name, tensor in tensors.items()} != json.loads(said["sums"]):
+            return None
+        return Decoded(tensors, json.loads(said["facts"]))
+    except (OSError, SafetensorError, ValueError, KeyError):  # absent, damaged, or of another version
+        return None
+
+
+def _write(path: Path, stamp: str, made: Decoded) -> None:
+    tensors = {name: tensor.contiguous() for name, tensor in made.tensors.items()}
+    said = {
+        "stamp": stamp,
+        "sums": json.dumps({name: _sum(tensor) for name, tensor in tensors.items()}),
+        "facts": json.dumps(made.facts),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with NamedTemporaryFile(dir=path.parent, prefix=".", suffix=".part", delete=False) as file:
+        part = Path(file.name)
+    try:
+        try:
+            safetensors.torch.save_file(tensors, part, said)
+        except SafetensorError as error:  # such as a full disk
+            raise OSError(str(error)) from None
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def _sum(tensor: Tensor) -> int:
+    return zlib.crc32(tensor.numpy().data) if tensor.numel() else 0
