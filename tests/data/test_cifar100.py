@@ -2,11 +2,13 @@
 
 import hashlib
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from perdure.data.cifar100 import OFFICIAL, cifar100
+from perdure.data.catalog import CIFAR100
+from perdure.data.cifar100 import cifar100
 from perdure.data.stream import split_rows
 from perdure.errors import BadData, MissingFile, WrongValue
 
@@ -51,7 +53,12 @@ def test_ten_tasks_of_ten_classes(tmp_path, kind, inside):
     LAYOUTS[kind](tmp_path / kind)
     stream = cifar100(seed=3, root=tmp_path / kind if inside else tmp_path)
     labels, test_labels = records(TRAIN, 1)[1], records(TEST, 2)[1]
-    assert stream.notes == {"source": kind, "completeness": "subset", "tasks": "10 of 10"}
+    assert stream.notes == {
+        "source": kind,
+        "completeness": "subset",
+        "reason": "cifar100: 400 images to train on and 200 to test, of 50000 and 10000 published",
+        "tasks": "10 of 10",
+    }
     assert [task.name for task in stream] == [f"cifar100-{number}" for number in range(10)]
     assert stream.shape == (3, 32, 32)
     for number, task in enumerate(stream):
@@ -109,8 +116,11 @@ def test_nothing_there(tmp_path):
     said = str(caught.value)
     assert "\n" not in said
     for needed in (
-        *("train.bin and test.bin of cifar-100-binary.tar.gz", str(tmp_path / "cifar-100-binary")),
-        *("cifar-100-python.tar.gz", str(tmp_path / "cifar-100-python"), "PERDURE_DATA"),
+        *(
+            "`perdure data fetch cifar100` gets it",
+            f"train.bin, test.bin into {tmp_path / 'cifar-100-binary'}",
+            "PERDURE_DATA",
+        ),
     ):
         assert needed in said
 
@@ -122,7 +132,7 @@ def test_nothing_there(tmp_path):
 def test_one_of_two_files_there(tmp_path, kind, lacks):
     LAYOUTS[kind](tmp_path / kind)
     (tmp_path / kind / lacks).unlink()
-    with pytest.raises(MissingFile, match=f"{tmp_path / kind / lacks}: not there.*{kind}.tar.gz"):
+    with pytest.raises(MissingFile, match=f"{tmp_path / kind / lacks}: not there.*`perdure data fetch cifar100`"):
         cifar100(seed=1, root=tmp_path)
 
 
@@ -147,7 +157,7 @@ def test_classes_that_are_not_there(tmp_path):
         content = np.frombuffer((tmp_path / name).read_bytes(), np.uint8).reshape(-1, 3074)
         (tmp_path / name).write_bytes(content[content[:, 1] < 20].tobytes())
     assert len(cifar100(seed=1, root=tmp_path, tasks=2)) == 2
-    with pytest.raises(BadData, match="no images of classes 20 to 29; ask for fewer tasks"):
+    with pytest.raises(BadData, match=r"no images of classes 20, 21, .*29 here; ask for fewer tasks"):
         cifar100(seed=1, root=tmp_path)
 
 
@@ -157,13 +167,16 @@ def test_classes_that_are_not_there(tmp_path):
 )
 def test_other_bytes_are_a_subset_or_altered(tmp_path, monkeypatch, official, says):
     write_binary(tmp_path)
-    monkeypatch.setattr("perdure.data.cifar100.PER_CLASS", official)
+    known = replace(CIFAR100, counts=tuple((each,) * 100 for each in official))
+    monkeypatch.setattr("perdure.data.cifar100.CIFAR100", known)
     assert cifar100(seed=1, root=tmp_path).notes["completeness"] == says
 
 
 def test_official_bytes_are_complete(tmp_path, monkeypatch):
     write_binary(tmp_path)
-    for name in ("train.bin", "test.bin"):
-        assert cifar100(seed=1, root=tmp_path).notes["completeness"] == "subset"
-        monkeypatch.setitem(OFFICIAL, name, hashlib.md5((tmp_path / name).read_bytes()).hexdigest())
-    assert cifar100(seed=1, root=tmp_path).notes["completeness"] == "complete"
+    for names in (("train.bin",), ("test.bin",), ("train.bin", "test.bin")):
+        md5 = {name: hashlib.md5((tmp_path / name).read_bytes()).hexdigest() for name in names}
+        layout = replace(CIFAR100.layouts[0], md5=CIFAR100.layouts[0].md5 | md5)
+        monkeypatch.setattr("perdure.data.cifar100.CIFAR100", replace(CIFAR100, layouts=(layout,)))
+        monkeypatch.setenv("PERDURE_CACHE", str(tmp_path / "-".join(names)))
+        assert cifar100(seed=1, root=tmp_path).notes["completeness"] == ("complete" if len(names) == 2 else "subset")

@@ -1,0 +1,25 @@
+"""Real image files, where they can be had."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from shutil import rmtree
+
+import pytest
+
+UNPACK = Path(__file__).resolve().parents[3] / "shared" / "data" / "unpack"
+
+
+@pytest.fixture(scope="session")
+def real_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with the original layouts: CIFAR-100 complete, parts of the other sets.
+
+    Tests that use it share an xdist group, so that one worker unpacks once.
+    """
+    if not UNPACK.is_file():
+        pytest.skip("no real image files: shared/data/unpack is not beside the checkout")
+    folder = tmp_path_factory.mktemp("real")
+    subprocess.run([sys.executable, UNPACK, "--to", folder], check=True, capture_output=True)
+    yield folder
+    rmtree(folder)
