@@ -23,7 +23,7 @@ ALLOWED = {
     "probes": PLAIN | {"ops", "methods", "train"},
     "lab": PLAIN | {"registry", "ops", "nets", "data", "methods", "train", "probes"},
     "report": {"errors"},
-    "cli": PLAIN | {"registry", "lab", "report"},
+    "cli": PLAIN | {"registry", "data", "lab", "report"},
 }
 
 

@@ -1,49 +1,30 @@
 """`perdure`: the verbs. Exit codes: 0 done, 1 failed, 2 asked wrongly, 130 stopped by Ctrl-C."""
 
 import json
-import sys
 from collections.abc import Callable
-from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, ParamSpec
 
 import typer
-from rich.console import Console
 
+from perdure.cli import data
+from perdure.cli.guard import AsJson, Root, guarded, notes, screen
 from perdure.errors import PerdureError
 
 P = ParamSpec("P")
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Robust continual learning.", pretty_exceptions_enable=False
 )
-screen = Console(highlight=False)
-notes = Console(stderr=True, highlight=False)
+app.add_typer(data.app, name="data")
 
 Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random.")]
 Tasks = Annotated[int | None, typer.Option(min=1, help="Only the first N tasks.")]
 PlanWishes = Annotated[list[str], typer.Option("--plan", metavar="NAME=VALUE", help="Change the plan, e.g. epochs=10.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Data on standard output and nothing else.")]
 Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1, mps.")]
 
 
 def verb(action: Callable[P, None]) -> Callable[P, None]:
-    """A command whose errors are one clear line."""
-
-    @wraps(action)
-    def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
-        try:
-            action(*args, **kwargs)
-        except PerdureError as error:
-            notes.print(f"perdure: {error}", markup=False, soft_wrap=True)
-            raise typer.Exit(error.exit_code) from None
-        except KeyboardInterrupt:
-            notes.print("perdure: stopped; what was finished before is in its place, this run left nothing behind")
-            raise typer.Exit(130) from None
-        except BrokenPipeError:  # the reader went away, e.g. `perdure ls | head`
-            sys.stderr.close()
-            raise typer.Exit(0) from None
-
-    return app.command()(guarded)
+    return app.command()(guarded(action))
 
 
 @verb
@@ -69,33 +50,36 @@ def ls(
 
 @verb
 def show(
-    name: Annotated[str, typer.Argument(metavar="METHOD|RUN", help="A method's name, or the directory of a run.")],
+    name: Annotated[
+        str, typer.Argument(metavar="METHOD|BENCHMARK|RUN", help="A method, a benchmark, or the directory of a run.")
+    ],
     as_json: AsJson = False,
 ) -> None:
-    """Show a method (its values with the paper's symbols, its presets) or a run (its figures, what it held)."""
-    from perdure.cli.show import description, description_tables, run_record, run_tables
+    """Show a method (values, symbols, presets), a benchmark (its settings) or a run (its figures, what it held)."""
+    from perdure.cli.show import described
 
-    record = run_record(name)
-    shown = record or description(name)
+    content, headline, parts = described(name)
     if as_json:
-        print(json.dumps(shown, ensure_ascii=False))
+        print(json.dumps(content, ensure_ascii=False))
         return
-    headline = f"{record['method']} on {record['benchmark']}, seed {record['seed']}" if record else shown["about"]
     screen.print(f"[bold]{name}[/]: {headline}\n", soft_wrap=True)
-    for table in run_tables(record) if record else description_tables(shown):
-        screen.print(table)
+    for part in parts:
+        screen.print(part)
         screen.print()
 
 
 @verb
 def run(
     method: Annotated[str, typer.Argument(help="A method, see `perdure ls methods`.")],
-    benchmark: Annotated[str, typer.Argument(help="A benchmark, see `perdure ls benchmarks`.")],
+    benchmark: Annotated[str, typer.Argument(help="A benchmark, see `perdure ls benchmarks`, or folder:PATH.")],
     seed: Seed = 1,
     wishes: Annotated[
         list[str], typer.Option("--set", metavar="NAME=VALUE", help="Set a value of the method, e.g. mix_weight=0.2.")
     ] = [],  # noqa: B006 — typer reads it, nobody changes it
     plan: PlanWishes = [],  # noqa: B006
+    settings: Annotated[
+        list[str], typer.Option("--data", metavar="NAME=VALUE", help="Set a value of the benchmark, e.g. legacy=true.")
+    ] = [],  # noqa: B006
     tasks: Tasks = None,
     network: Annotated[str | None, typer.Option("--net", help="Another network, see `perdure ls networks`.")] = None,
     probe: Annotated[list[str], typer.Option(help="Also measure, e.g. fgsm.")] = [],  # noqa: B006
@@ -103,9 +87,7 @@ def run(
         list[str],
         typer.Option(help="What will not be there in use: stored-data, task-identity; warns if it is needed."),
     ] = [],  # noqa: B006
-    root: Annotated[
-        Path | None, typer.Option(help="Where the data are.", show_default="PERDURE_DATA, else the cache")
-    ] = None,
+    root: Root = None,
     out: Annotated[Path, typer.Option(help="Where records go.")] = Path("runs"),
     device: Device = "cpu",
     as_json: AsJson = False,
@@ -115,7 +97,14 @@ def run(
     from perdure.lab.spec import assignments, spec
 
     wanted = spec(
-        method, benchmark, seed=seed, network=network, tasks=tasks, values=assignments(wishes), plan=assignments(plan)
+        method,
+        benchmark,
+        seed=seed,
+        network=network,
+        tasks=tasks,
+        values=assignments(wishes),
+        plan=assignments(plan),
+        settings=assignments(settings),
     )
     record = _watched(wanted, out=out, root=root, device=device, probes=probe, without=without)
     if as_json:

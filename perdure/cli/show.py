@@ -1,10 +1,14 @@
 """What `ls` and `show` print."""
 
+import inspect
 import json
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from rich.table import Table
+from rich.text import Text
 
 from perdure.errors import BadData, UnknownName
 from perdure.registry import Registry, benchmarks, methods, networks, probes
@@ -43,13 +47,54 @@ def _damaged(path: Path) -> NoReturn:
 
 
 def run_tables(record: dict[str, Any]) -> list[Table]:
-    """What a run came to, what it held, and what was said against it."""
+    """What a run came to, which data it saw, what it held, and what was said against it."""
+    seen = Table(title="data", title_justify="left", box=None, show_header=False, padding=(0, 2, 0, 0))
+    for name, text in record["data"].items():
+        if text and name != "fingerprint":
+            seen.add_row(name, Text(text))
     held = Table(title="held at the end", title_justify="left", box=None, show_header=False, padding=(0, 2, 0, 0))
     for kind, size in (record["memory_bytes"] or {"nothing besides the network": 0}).items():
         held.add_row(kind, f"{size / 1e6:,.2f} MB")
     for caution in record["cautions"]:
         held.add_row("caution", caution)
-    return [matrix(record), comparison([record]), held]
+    return [matrix(record), comparison([record]), seen, held]
+
+
+def described(name: str) -> tuple[dict[str, Any], str, Sequence[Table | str]]:
+    """A run, a benchmark or a method: as data, in a line, and in tables."""
+    if record := run_record(name):
+        return record, f"{record['method']} on {record['benchmark']}, seed {record['seed']}", run_tables(record)
+    if name in benchmarks:
+        content = benchmark_description(name)
+        return content, content["about"], benchmark_tables(content)
+    content = description(name)
+    return content, content["about"], description_tables(content)
+
+
+def benchmark_description(name: str) -> dict[str, Any]:
+    """A benchmark as data: what it is and what can be set about it."""
+    from perdure.lab.spec import settings_of
+
+    entry = benchmarks.find(name)
+    opener = entry.load()
+    return {
+        "benchmark": name,
+        "about": entry.about,
+        "text": re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.getdoc(opener) or ""),
+        "settings": {
+            name: {"default": v.default, "allowed": v.allowed, "about": v.about}
+            for name, v in settings_of(opener).items()
+        },
+    }
+
+
+def benchmark_tables(described: dict[str, Any]) -> list[Table | str]:
+    settings = Table(title="settings (--data name=value)", title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for column in ("name", "default", "allowed", "meaning"):
+        settings.add_column(column)
+    for name, value in described["settings"].items():
+        settings.add_row(name, str(value["default"]), value["allowed"], value["about"])
+    return [described["text"], *([settings] if described["settings"] else [])]
 
 
 def description(method: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import perdure
 from perdure import registry
 from perdure.errors import WrongValue
 from perdure.lab.cautions import cautions
-from perdure.lab.spec import RunSpec
+from perdure.lab.spec import RunSpec, split_name
 from perdure.lab.store import run_directory, write, write_json, write_lines
 from perdure.methods.method import Method
 from perdure.nets.network import Network
@@ -58,7 +58,7 @@ def run(
     for caution in said:
         watch.caution(caution)
     learned = learn(method, stream, spec.plan, spec.seed, watch)
-    path = run_directory(out, spec.benchmark, spec.method, spec.digest())
+    path = run_directory(out, spec.shelf, spec.method, spec.digest(stream.fingerprint))
     record = {
         **summary(spec, stream, method, learned),
         **{name: measure(method, learned.tasks) for name, measure in measures.items()},
@@ -79,11 +79,14 @@ def usable(device: str) -> torch.device:
 
 
 def open_stream(spec: RunSpec, root: Path | None) -> Stream:
-    """The benchmark's tasks; a root is given to those that read files."""
-    opener = registry.benchmarks.load(spec.benchmark)
-    given: dict[str, Any] = {"seed": spec.seed, "tasks": spec.tasks}
+    """The benchmark's tasks, from published files below the root or from one's own."""
+    kind, place = split_name(spec.benchmark)
+    opener = registry.benchmarks.load(kind)
+    given: dict[str, Any] = {"seed": spec.seed, "tasks": spec.tasks, **spec.settings}
     if "root" in signature(opener).parameters:
         given["root"] = root
+    if place:
+        given["path"] = Path(place).expanduser()
     stream: Stream = opener(**given)
     return stream
 
@@ -100,7 +103,7 @@ def summary(spec: RunSpec, stream: Stream, method: Method, learned: Learned) -> 
     return {
         **spec.plain(),
         "task_names": [task.name for task in learned.tasks],
-        "data": dict(stream.notes),
+        "data": {**stream.notes, "fingerprint": stream.fingerprint},
         "acc": average_accuracy(learned.matrix),
         "bwt": backward_transfer(learned.matrix),
         "learning_accuracy": learning_accuracy(learned.matrix),

@@ -2,16 +2,18 @@
 
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from hashlib import blake2b
 from importlib.resources import files
+from inspect import signature
+from pathlib import Path
 from typing import Any
 
 from perdure import registry
-from perdure.errors import UnknownName
-from perdure.schema import checked, values_of
+from perdure.errors import UnknownName, WrongValue
+from perdure.schema import Value, checked, values_of
 from perdure.train.fit import Plan
 
 FORMAT = 1  # rises when the same spec would give other numbers
@@ -60,14 +62,24 @@ class RunSpec:
     tasks: int | None
     values: dict[str, Any]
     plan: Plan
+    settings: dict[str, Any]  # of the benchmark
 
     def plain(self) -> dict[str, Any]:
         return {**asdict(self), "format": FORMAT}
 
-    def digest(self) -> str:
-        """Sixteen letters that change with whatever changes numbers."""
-        text = json.dumps(self.plain(), sort_keys=True)
+    def digest(self, data: str = "") -> str:
+        """Sixteen letters that change with whatever changes numbers; `data` is the stream's fingerprint.
+
+        Images that lie in another place are the same images, so the place is left out.
+        """
+        text = json.dumps({**self.plain(), "benchmark": split_name(self.benchmark)[0], "data": data}, sort_keys=True)
         return blake2b(text.encode(), digest_size=8).hexdigest()
+
+    @property
+    def shelf(self) -> str:
+        """The benchmark's name as a folder can bear it."""
+        kind, place = split_name(self.benchmark)
+        return f"{kind}-{Path(place).resolve().name}" if place else kind
 
 
 def spec(
@@ -79,11 +91,19 @@ def spec(
     tasks: int | None = None,
     values: Mapping[str, Any] | None = None,
     plan: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> RunSpec:
     """Names and wishes to a full specification: the wish, else the preset's value, else the default."""
     maker = registry.methods.load(method)
-    registry.benchmarks.find(benchmark)
-    proposed = preset(benchmark, method)
+    kind, place = split_name(benchmark)
+    opener = registry.benchmarks.load(kind)
+    if ("path" in signature(opener).parameters) != bool(place):
+        raise WrongValue(
+            f"{benchmark}: {kind} reads no folder of yours; leave out {place!r}"
+            if place
+            else f"{kind}: say which folder, as {kind}:PATH"
+        )
+    proposed = preset(kind, method)
     chosen = network or proposed.network[0]
     registry.networks.find(chosen)
     defaults = {name: value.default for name, value in values_of(maker).items()}
@@ -97,7 +117,31 @@ def spec(
         tasks=tasks,
         values={**defaults, **checked(f"method {method}", maker, given)},
         plan=Plan(**checked("the plan", Plan, planned)),
+        settings=_settings(kind, opener, settings or {}),
     )
+
+
+def split_name(benchmark: str) -> tuple[str, str]:
+    """The benchmark's kind, and the place of one's own data where it has one.
+
+    >>> split_name("folder:photos/2024"), split_name("six")
+    (('folder', 'photos/2024'), ('six', ''))
+    """
+    kind, _, place = benchmark.partition(":")
+    return kind, place
+
+
+def settings_of(opener: Callable[..., Any]) -> dict[str, Value]:
+    """A benchmark's own values: those of its signature that are not asked for elsewhere."""
+    return {name: value for name, value in values_of(opener).items() if name not in ("seed", "tasks", "root", "path")}
+
+
+def _settings(kind: str, opener: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    own = settings_of(opener)
+    for name in given:
+        if name not in own:
+            raise UnknownName(f"setting of {kind}", name, own)
+    return {**{name: value.default for name, value in own.items()}, **checked(f"benchmark {kind}", opener, given)}
 
 
 def assignments(texts: list[str]) -> dict[str, str]:

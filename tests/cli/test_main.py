@@ -92,7 +92,7 @@ def test_show_tells_of_a_run_what_it_held(tmp_path: Path) -> None:
         (["run", "rcl", "six", "--tasks", "7"], 2, "1 to 6"),
         (["run", "rcl", "six", "--probe", "fgms"], 2, "did you mean fgsm"),
         (["run", "rcl", "six", "--device", "tpu9"], 2, "no device 'tpu9'"),
-        (["run", "rcl", "cifar100", "--root", "nowhere"], 1, "put train.bin and test.bin"),
+        (["run", "rcl", "cifar100", "--root", "nowhere"], 1, "put train.bin, test.bin into nowhere/cifar-100-binary"),
         (["run", "finetune", "synthetic", "--net", "mlp", "--plan", "rate=1e30"], 1, "lower the learning rate"),
         (["run", "finetune", "synthetic", "--plan", "epochs=1", "--out", "/dev/null"], 1, "choose another place"),
     ],

@@ -1,0 +1,125 @@
+"""`perdure data`: which image files are there, fetch them, examine them."""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Annotated, Any, ParamSpec
+
+import typer
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.table import Table
+
+from perdure.cli.guard import AsJson, Root, complain, guarded, notes, screen
+from perdure.errors import MissingFile, PerdureError
+
+P = ParamSpec("P")
+app = typer.Typer(no_args_is_help=True, help="Image files: which are there, fetch them, examine them.")
+Name = Annotated[str, typer.Argument(help="A benchmark or an image set, see `perdure data ls`.")]
+
+
+def verb(action: Callable[P, None]) -> Callable[P, None]:
+    return app.command()(guarded(action))
+
+
+@verb
+def ls(root: Root = None, as_json: AsJson = False) -> None:
+    """List the image sets, the benchmarks that use them, and where they are."""
+    from perdure.data.catalog import SETS, USES
+    from perdure.data.places import data_root
+    from perdure.data.published import locate
+
+    where = data_root(root)
+    rows: list[dict[str, Any]] = []
+    for name, published in SETS.items():
+        try:
+            place = locate(published, where)
+            found: str | None = str(place.folder)
+            source: str | None = place.layout.name
+        except MissingFile:
+            found = source = None
+        benchmarks = [benchmark for benchmark, sets in USES.items() if published in sets]
+        to_fetch = sum(download.size for download in published.downloads)
+        rows.append(
+            {"name": name, "benchmarks": benchmarks, "found": found, "source": source}
+            | {"download_bytes": to_fetch or None, "terms": published.terms}
+        )
+    if as_json:
+        print(json.dumps({"root": str(where), "sets": rows}, ensure_ascii=False))
+        return
+    table = Table(title=f"image sets in {where}", title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for column in ("set", "benchmarks", "found", "to fetch", "terms"):
+        table.add_column(column)
+    for row in rows:
+        size = f"{row['download_bytes'] / 1e6:.0f} MB" if row["download_bytes"] else "by hand"
+        table.add_row(row["name"], ", ".join(row["benchmarks"]), row["source"] or "–", size, row["terms"])
+    screen.print(table)
+
+
+@verb
+def fetch(name: Name, root: Root = None, as_json: AsJson = False) -> None:
+    """Fetch what is missing: from several mirrors, resumed where it stopped, checked against its checksum."""
+    from perdure.data.catalog import sets_of
+    from perdure.data.places import data_root
+    from perdure.data.published import obtain
+
+    where = data_root(root)
+    done: list[dict[str, str]] = []
+    failures: list[PerdureError] = []
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=notes, disable=not notes.is_terminal) as progress:
+        bars: dict[str, Any] = {}
+
+        def show(file: str, have: int, total: int) -> None:
+            if file not in bars:
+                bars[file] = progress.add_task(file, total=total)
+            progress.update(bars[file], completed=have)
+
+        for published in sets_of(name):
+            for file, outcome in obtain(published, where, show):
+                if isinstance(outcome, PerdureError):
+                    failures.append(outcome)
+                    complain(outcome)
+                    continue
+                done.append({"set": published.name, "file": file, "done": outcome})
+                notes.print(f"{file}: {outcome}", markup=False, soft_wrap=True)
+    if as_json:
+        print(json.dumps({"root": str(where), "files": done, "failed": [str(error) for error in failures]}))
+    elif not failures:
+        screen.print(
+            f"{name}: everything that can be fetched is in {where}; `perdure data check {name}` examines it",
+            markup=False,
+            soft_wrap=True,
+        )
+    if failures:
+        raise typer.Exit(failures[0].exit_code)
+
+
+COLORS = {"good": "green", "note": "yellow", "bad": "red"}
+
+
+@verb
+def check(name: Name, root: Root = None, as_json: AsJson = False) -> None:
+    """Examine files, counts, labels and copies, and say whether figures may be compared with published ones."""
+    from perdure.data.catalog import sets_of
+    from perdure.data.check import examine
+
+    checkups, failures = [], []
+    for published in sets_of(name):
+        try:
+            checkups.append(examine(published, root))
+        except PerdureError as error:
+            failures.append(error)
+            complain(error)
+            continue
+        if not as_json:
+            found = checkups[-1]
+            screen.print(f"[bold]{published.title}[/]: {found.source}, in {found.folder}", soft_wrap=True)
+            for finding in found.findings:
+                screen.print(f"  [{COLORS[finding.level]}]{finding.level:4}[/] ", end="")
+                screen.print(finding.text, markup=False, soft_wrap=True)
+            screen.print(f"  {found.verdict}", markup=False, soft_wrap=True, style="bold")
+    if as_json:
+        content = {"sets": [asdict(found) for found in checkups], "failed": [str(error) for error in failures]}
+        print(json.dumps(content, ensure_ascii=False))
+    if failures:
+        raise typer.Exit(failures[0].exit_code)

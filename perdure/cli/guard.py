@@ -1,0 +1,45 @@
+"""What all verbs share: where they speak, and that they fail in one clear line."""
+
+import sys
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, ParamSpec
+
+import typer
+from rich.console import Console
+
+from perdure.errors import PerdureError
+
+P = ParamSpec("P")
+screen = Console(highlight=False)
+notes = Console(stderr=True, highlight=False)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Data on standard output and nothing else.")]
+Root = Annotated[
+    Path | None, typer.Option(help="Where the image files are.", show_default="PERDURE_DATA, else the user's cache")
+]
+
+
+def guarded(action: Callable[P, None]) -> Callable[P, None]:
+    """A command whose errors are one clear line."""
+
+    @wraps(action)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            action(*args, **kwargs)
+        except PerdureError as error:
+            complain(error)
+            raise typer.Exit(error.exit_code) from None
+        except KeyboardInterrupt:
+            notes.print("perdure: stopped; what was finished before is in its place, this run left nothing behind")
+            raise typer.Exit(130) from None
+        except BrokenPipeError:  # the reader went away, e.g. `perdure ls | head`
+            sys.stderr.close()
+            raise typer.Exit(0) from None
+
+    return run
+
+
+def complain(error: PerdureError) -> None:
+    notes.print(f"perdure: {error}", markup=False, soft_wrap=True)

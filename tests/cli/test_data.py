@@ -1,0 +1,105 @@
+"""`perdure data`: what it prints, and how it fails."""
+
+import gzip
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from perdure.cli.main import app
+from perdure.data.catalog import MNIST, SETS, USES
+
+cli = CliRunner()
+
+
+def ask(*words):
+    done = cli.invoke(app, ["data", *map(str, words)])
+    if done.exception and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done
+
+
+def idx(array):
+    return bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">i4").tobytes() + array.astype(np.uint8).tobytes()
+
+
+@pytest.fixture
+def some_mnist(tmp_path):
+    folder = tmp_path / "MNIST" / "raw"
+    folder.mkdir(parents=True)
+    for part in ("train", "t10k"):
+        y = np.arange(40) % 10
+        x = np.random.RandomState(len(part)).randint(0, 256, (40, 28, 28))
+        (folder / f"{part}-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(x)))
+        (folder / f"{part}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(y)))
+    return tmp_path
+
+
+def test_ls_names_every_set_and_finds_what_is_there(some_mnist):
+    shown = ask("ls", "--root", some_mnist).stdout
+    assert all(name in shown for name in SETS)
+    data = json.loads(ask("ls", "--root", some_mnist, "--json").stdout)
+    found = {row["name"]: row["found"] for row in data["sets"]}
+    assert found.pop("mnist") == str(some_mnist / "MNIST/raw")
+    assert set(found.values()) == {None}
+    assert {row["name"]: row["benchmarks"] for row in data["sets"]}["mnist"] == ["five", "pmnist"]
+
+
+def test_check_says_in_one_line_what_the_data_are_worth(some_mnist):
+    done = ask("check", "mnist", "--root", some_mnist)
+    assert done.exit_code == 0
+    assert done.stdout.strip().splitlines()[-1].strip() == (
+        "subset: compare methods with each other, not with published figures "
+        "(40 images to train on and 40 to test, of 60000 and 10000 published)"
+    )
+    data = json.loads(ask("check", "mnist", "--root", some_mnist, "--json").stdout)
+    assert data["failed"] == []
+    assert data["sets"][0]["completeness"] == "subset"
+
+
+def test_check_of_a_benchmark_examines_what_is_there_and_names_what_is_not(some_mnist):
+    done = ask("check", "five", "--root", some_mnist)
+    assert done.exit_code == 1
+    assert "MNIST: MNIST, IDX" in done.stdout
+    missing = [line for line in done.stderr.splitlines() if line.startswith("perdure: no ")]
+    assert len(missing) == 4
+
+
+def test_fetch_without_a_way_to_fetch(tmp_path):
+    done = ask("fetch", "miniimagenet", "--root", tmp_path, "--json")
+    assert done.exit_code == 1
+    assert json.loads(done.stdout)["files"] == []
+    assert "put train.pkl, test.pkl into" in json.loads(done.stdout)["failed"][0]
+
+
+def test_fetch_goes_on_with_the_others_when_one_fails(tmp_path, monkeypatch):
+    calls = []
+
+    def fetch(download, *_args, **_kwargs):
+        calls.append(download.name)
+        return "fetched from nowhere"
+
+    monkeypatch.setattr("perdure.data.published.fetch", fetch)
+    impossible = replace(MNIST, downloads=())
+    monkeypatch.setitem(USES, "five", (impossible, SETS["svhn"]))
+    done = ask("fetch", "five", "--root", tmp_path)
+    assert done.exit_code == 1
+    assert calls == ["train_32x32.mat", "test_32x32.mat"]
+    assert "train_32x32.mat: fetched from nowhere" in done.stderr
+
+
+def test_fetch_of_what_is_there(some_mnist, monkeypatch):
+    monkeypatch.setattr("perdure.data.published._is_official", lambda *_: True)
+    done = ask("fetch", "mnist", "--root", some_mnist)
+    assert done.exit_code == 0
+    assert "MNIST: already there" in done.stderr
+
+
+@pytest.mark.parametrize("verb", ["fetch", "check"])
+def test_unknown_name_lists_the_near_ones(verb):
+    done = ask(verb, "mnst")
+    assert done.exit_code == 2
+    assert "did you mean mnist" in done.stderr
+    assert done.stderr.count("\n") == 1
