@@ -117,21 +117,19 @@ def _fetch_to(place: Path, part: Path, download: Download, root: Path, progress:
     else:
         _check_space(root, download, missing + download.unpacked)
         source = _from_any_mirror(download, place, part, progress)
-    if download.members:
-        try:
+    try:
+        if download.members:
             _unpack(part, download.name, download, root)
-        except _InTheWay:
-            raise  # with the part kept: once the way is free, nothing need be fetched again
-        except PerdureError:
-            _discard(part)
-            raise
+        elif not _is_official(place, download):  # for somebody may have put it there meanwhile
+            with _writing(place):
+                _settle([part])
+                part.rename(place)
+    except _InTheWay:
+        raise  # with the part kept: once the way is free, nothing need be fetched again
+    except PerdureError:
         _discard(part)
-    elif _is_official(place, download):  # somebody put it there meanwhile
-        _discard(part)
-    else:
-        with _writing(place):
-            _settle([part])
-            part.rename(place)
+        raise
+    _discard(part)
     return f"fetched from {source}"
 
 
@@ -533,6 +531,8 @@ class _Metered:
     negative length sends it back to where it was, for ever.
     """
 
+    lies = "its headers tell lies, or it holds far more bytes than it should"
+
     def __init__(self, stream: IO[bytes], most: int) -> None:
         self.stream, self.most, self.last = stream, most, b""
 
@@ -541,12 +541,12 @@ class _Metered:
 
     def seek(self, position: int) -> int:
         if position < self.tell() or position > self.most:
-            raise _Hostile("its headers tell lies, or it holds far more bytes than it should")
+            raise _Hostile(self.lies)
         return self.stream.seek(position)
 
     def read(self, size: int) -> bytes:
-        if not 0 <= size <= CHUNK or self.tell() + size > self.most:
-            raise _Hostile("its headers tell lies, or it holds far more bytes than it should")
+        if not 0 <= size <= CHUNK:
+            raise _Hostile(self.lies)
         self.last = self.stream.read(size)
         return self.last
 
