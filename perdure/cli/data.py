@@ -3,7 +3,9 @@
 import json
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Annotated, Any, ParamSpec
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
@@ -11,6 +13,9 @@ from rich.table import Table
 
 from perdure.cli.guard import AsJson, Root, complain, guarded, notes, screen
 from perdure.errors import MissingFile, PerdureError
+
+if TYPE_CHECKING:
+    from perdure.data.check import Checkup
 
 P = ParamSpec("P")
 app = typer.Typer(no_args_is_help=True, help="Image files: which are there, fetch them, examine them.")
@@ -98,28 +103,41 @@ COLORS = {"good": "green", "note": "yellow", "bad": "red"}
 
 
 @verb
-def check(name: Name, root: Root = None, as_json: AsJson = False) -> None:
+def check(
+    name: Annotated[str, typer.Argument(help="A benchmark, an image set, or folder:PATH for your own images.")],
+    root: Root = None,
+    as_json: AsJson = False,
+) -> None:
     """Examine files, counts, labels and copies, and say whether figures may be compared with published ones."""
-    from perdure.data.catalog import sets_of
-    from perdure.data.check import examine
+    from perdure.data.check import Checkup, examine, examine_folder
 
+    examinations: list[Callable[[], Checkup]]
+    if name.startswith("folder:"):
+        examinations = [lambda: examine_folder(Path(name.removeprefix("folder:")).expanduser())]
+    else:
+        from perdure.data.catalog import sets_of
+
+        examinations = [partial(examine, published, root) for published in sets_of(name)]
     checkups, failures = [], []
-    for published in sets_of(name):
+    for examination in examinations:
         try:
-            checkups.append(examine(published, root))
+            checkups.append(examination())
         except PerdureError as error:
             failures.append(error)
             complain(error)
-            continue
-        if not as_json:
-            found = checkups[-1]
-            screen.print(f"[bold]{published.title}[/]: {found.source}, in {found.folder}", soft_wrap=True)
-            for finding in found.findings:
-                screen.print(f"  [{COLORS[finding.level]}]{finding.level:4}[/] ", end="")
-                screen.print(finding.text, markup=False, soft_wrap=True)
-            screen.print(f"  {found.verdict}", markup=False, soft_wrap=True, style="bold")
+        else:
+            if not as_json:
+                _print(checkups[-1])
     if as_json:
         content = {"sets": [asdict(found) for found in checkups], "failed": [str(error) for error in failures]}
         print(json.dumps(content, ensure_ascii=False))
     if failures:
         raise typer.Exit(failures[0].exit_code)
+
+
+def _print(found: "Checkup") -> None:
+    screen.print(f"[bold]{found.name}[/]: {found.source}, in {found.folder}", soft_wrap=True)
+    for finding in found.findings:
+        screen.print(f"  [{COLORS[finding.level]}]{finding.level:4}[/] ", end="")
+        screen.print(finding.text, markup=False, soft_wrap=True)
+    screen.print(f"  {found.verdict}", markup=False, soft_wrap=True, style="bold")

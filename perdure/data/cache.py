@@ -38,7 +38,7 @@ def cached(name: str, place: Path, files: Iterable[Path], make: Callable[[], Dec
     """
     key = hashlib.sha256(repr((str(place.resolve()), sorted(wishes.items()))).encode()).hexdigest()[:12]
     path = decoded_folder() / f"{name}-{key}.safetensors"
-    stamp = _stamp(files)
+    stamp = _stamp(place, files)
     found = _open(path, stamp)
     if found is not None:
         return found
@@ -59,12 +59,13 @@ def fingerprint(tensors: Iterable[Tensor]) -> str:
     return digest.hexdigest()[:16]
 
 
-def _stamp(files: Iterable[Path]) -> str:
-    """Changes when a file is added, removed, or written again."""
+def _stamp(place: Path, files: Iterable[Path]) -> str:
+    """Changes when a file is added, removed, moved or written again."""
     digest = hashlib.sha256(str(VERSION).encode())
     for path in files:
         found = path.stat()
-        digest.update(f"{path.name}\0{found.st_size}\0{found.st_mtime_ns}\n".encode("utf-8", "surrogateescape"))
+        facts = f"{path.relative_to(place)}\0{found.st_size}\0{found.st_mtime_ns}\n"
+        digest.update(facts.encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
 
 

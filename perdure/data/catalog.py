@@ -239,12 +239,15 @@ NOTMNIST = Published(
             layouts.notmnist_pickles,
             totals=(16_853, 1_873),
         ),
-        Layout(
-            "notMNIST, Train and Test folders",
-            ("notMNIST", "notmnist"),
-            tuple(f"{part}/{letter}/" for part in ("Train", "Test") for letter in LETTERS),
-            layouts.notmnist_split_folders,
-            totals=(16_853, 1_873),
+        *(
+            Layout(
+                "notMNIST, Train and Test folders",
+                ("notMNIST", "notmnist"),
+                tuple(f"{part}/{letter}/" for part in parts for letter in LETTERS),
+                layouts.notmnist_split_folders,
+                totals=(16_853, 1_873),
+            )
+            for parts in (("Train", "Test"), ("train", "test"))
         ),
         Layout(
             "notMNIST_small, folders",
@@ -300,13 +303,13 @@ MINIIMAGENET = Published(
         Layout(
             "MiniImageNet, train and test folders",
             ("miniimagenet", "mini-imagenet", "mini_imagenet", "."),
-            ("train/n*/", "test/n*/"),
+            ("train/n[0-9]*/", "test/n[0-9]*/"),
             layouts.miniimagenet_folders,
         ),
         Layout(
             "MiniImageNet, one folder per class",
             ("miniimagenet", "mini-imagenet", "mini_imagenet", "."),
-            ("n*/",),
+            ("n[0-9]*/",),
             layouts.miniimagenet_classes,
         ),
     ),

@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 
 from perdure.data.catalog import SETS
+from perdure.data.folder import read_folder, survey
 from perdure.data.formats import Images, Labels
 from perdure.data.places import data_root
 from perdure.data.published import Completeness, Place, Published, content_md5, judge, locate
@@ -31,7 +32,7 @@ class Checkup:
     name: str
     source: str
     folder: str
-    completeness: Completeness
+    completeness: Completeness | Literal["own data"]
     verdict: str  # one line: may published figures be compared?
     findings: tuple[Finding, ...]
 
@@ -63,6 +64,37 @@ def examine(published: Published, root: Path | None = None) -> Checkup:
     else:
         verdict = f"{completeness}: compare methods with each other, not with published figures ({reason})"
     return Checkup(published.name, place.layout.name, str(place.folder), completeness, verdict, tuple(found))
+
+
+def examine_folder(path: Path, size: int = 64) -> Checkup:
+    """Look over a folder of one's own images: what is in it, what cannot be read, what is there twice."""
+    found: list[Finding] = []
+
+    def note(level: Level, text: str) -> None:
+        found.append(Finding(level, text))
+
+    seen = survey(path)
+    decoded = read_folder(seen, size, skip_unreadable=True)
+    x, y = (decoded.tensors[name].numpy() for name in ("x", "y"))
+    if unreadable := decoded.facts["unreadable"]:
+        note(
+            "bad",
+            f"{len(unreadable)} images cannot be read ({_some(unreadable)}); skip_unreadable=true leaves them out",
+        )
+    if seen.ignored:
+        note("note", f"{len(seen.ignored)} files do not end like an image ({_some(seen.ignored)})")
+    for task in decoded.facts["tasks"]:
+        spans = {part: slice(*task[part]) for part in ("train", "test") if task[part] is not None}
+        for part, rows in spans.items():
+            counts = np.bincount(y[rows], minlength=len(task["classes"]))
+            each = ", ".join(f"{name} {count}" for name, count in zip(task["classes"], counts, strict=True))
+            note("good" if part == "test" or counts.min() > 2 else "bad", f"{task['name']}, {part}: {each}")
+        parts = {part: (x[rows], y[rows]) for part, rows in spans.items()}
+        look_for_copies(parts, lambda level, text, name=task["name"]: note(level, f"{name}: {text}"), "bad")  # type: ignore[misc]
+    verdict = f"own data: {len(y)} images in {len(seen.tasks)} tasks; there are no published figures to compare with"
+    if any(finding.level == "bad" for finding in found):
+        verdict += ", and something to mend"
+    return Checkup(f"folder:{path}", "folder", str(path), "own data", verdict, tuple(found))
 
 
 def _look_at_files(place: Place, note: Note) -> None:

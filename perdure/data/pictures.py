@@ -240,8 +240,6 @@ class _Refused(Exception):
 def _check_size(image: Image.Image) -> None:
     """Refuse what pillow only warns of: a small file can hold an image that fills the memory."""
     width, height = image.size
-    if min(width, height) < 1:
-        raise _Refused("an image without pixels")
     if Image.MAX_IMAGE_PIXELS is not None and width * height > Image.MAX_IMAGE_PIXELS:
         raise _Refused(f"of {width}×{height} pixels, more than the {Image.MAX_IMAGE_PIXELS:,} that pillow allows")
 

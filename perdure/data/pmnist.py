@@ -23,7 +23,7 @@ def pixel_orders(seed: int) -> list[Tensor]:
     is that of numpy's legacy generator seeded with 100 r + i.
 
     >>> [order[:3].tolist() for order in pixel_orders(0)[:2]]
-    [[157, 40, 755], [565, 383, 641]]
+    [[92, 516, 39], [693, 65, 276]]
     """
     numbers = np.arange(TASKS)
     legacy_generator(seed).shuffle(numbers)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 from perdure.cli.main import app
@@ -62,7 +63,7 @@ def test_check_says_in_one_line_what_the_data_are_worth(some_mnist):
 def test_check_of_a_benchmark_examines_what_is_there_and_names_what_is_not(some_mnist):
     done = ask("check", "five", "--root", some_mnist)
     assert done.exit_code == 1
-    assert "MNIST: MNIST, IDX" in done.stdout
+    assert "mnist: MNIST, IDX" in done.stdout
     missing = [line for line in done.stderr.splitlines() if line.startswith("perdure: no ")]
     assert len(missing) == 4
 
@@ -95,6 +96,71 @@ def test_fetch_of_what_is_there(some_mnist, monkeypatch):
     done = ask("fetch", "mnist", "--root", some_mnist)
     assert done.exit_code == 0
     assert "MNIST: already there" in done.stderr
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """Two tasks of two classes of small pictures."""
+    for number, name in enumerate(("pets/cat", "pets/dog", "trees/elm", "trees/oak")):
+        folder = tmp_path / "photos" / name
+        folder.mkdir(parents=True)
+        for i in range(12):
+            pixels = np.random.RandomState(20 * number + i).randint(60 * number, 60 * number + 60, (20, 30, 3))
+            Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{i}.png")
+    return tmp_path / "photos"
+
+
+def test_own_images_are_learned_with_no_code(photos, tmp_path):
+    words = [
+        "run",
+        "gpm",
+        f"folder:{photos}",
+        "--data",
+        "size=32",
+        "--plan",
+        "epochs=2",
+        "--out",
+        str(tmp_path / "runs"),
+    ]
+    done = cli.invoke(app, [*words, "--json"])
+    assert done.exit_code == 0, done.output
+    record = json.loads(done.stdout)
+    assert record["task_names"] == ["pets", "trees"]
+    assert record["data"]["completeness"] == "own data"
+    assert record["settings"]["size"] == 32
+    assert "/folder-photos/gpm/" in record["path"]
+    # The same images in another place are the same run.
+    (tmp_path / "elsewhere").mkdir()
+    moved = photos.rename(tmp_path / "elsewhere" / "photos")
+    words[2] = f"folder:{moved}"
+    assert json.loads(cli.invoke(app, [*words, "--json"]).stdout)["path"] == record["path"]
+    (moved / "pets/cat/0.png").unlink()
+    assert json.loads(cli.invoke(app, [*words, "--json"]).stdout)["path"] != record["path"]
+
+
+def test_check_of_own_images(photos):
+    assert "own data: 48 images in 2 tasks" in ask("check", f"folder:{photos}").stdout
+    (photos / "pets/cat/bad.png").write_text("no picture")
+    (photos / "pets/dog/copy.png").write_bytes((photos / "pets/cat/3.png").read_bytes())
+    shown = ask("check", f"folder:{photos}").stdout
+    assert "1 images cannot be read (pets/cat/bad.png)" in shown
+    assert "pets: 1 images are there with more than one label" in shown
+    assert "something to mend" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["run", "gpm", "folder"], "say which folder, as folder:PATH"),
+        (["run", "gpm", "six:here"], "leave out 'here'"),
+        (["run", "gpm", "six", "--data", "size=3"], "no setting of six 'size'"),
+        (["run", "gpm", "five", "--data", "legacy=perhaps"], "legacy takes true or false"),
+    ],
+)
+def test_settings_asked_wrongly(words, message):
+    done = cli.invoke(app, words)
+    assert done.exit_code == 2
+    assert message in done.stderr
 
 
 @pytest.mark.parametrize("verb", ["fetch", "check"])

@@ -98,7 +98,7 @@ def without(label):
 WRONG = {
     "two labels": (with_copies([(0, 1)]), "1 images are there with more than one label (train 0 (label 0) = train 1"),
     "three labels": (with_copies([(0, 1), (0, 2)]), "= train 1 (label 1) = train 2 (label 2))"),
-    "leak": (with_copies([], [(4, 14)]), "1 images are there both to train on and to test (train 4 (label 4) = test 14"),
+    "leak": (with_copies([], [(4, 14)]), "1 images are there both to train on and to test (train 4"),
     "five leaks": (with_copies([], [(i, 10 + i) for i in range(5)]), "and 2 more"),
     "leak with another label": (with_copies([], [(4, 5)]), "1 images are there with more than one label"),
     "empty class": (without(4), "train: no images of 1 classes (4)"),
@@ -135,7 +135,7 @@ def test_five_refuses_mnist_as_fashion_mnist(tmp_path, monkeypatch):
     for folder in ("MNIST/raw", "FashionMNIST/raw"):
         put(tmp_path, digits(30, 1), digits(2, 2), folder=folder)
     monkeypatch.setattr("perdure.data.five.PARTS", five.__globals__["PARTS"][1:4:2])
-    with pytest.raises(BadData, match="the files of Fashion-MNIST are those of MNIST.*legacy=true"):
+    with pytest.raises(BadData, match=r"the files of Fashion-MNIST are those of MNIST.*legacy=true"):
         five(seed=1, root=tmp_path)
     assert five(seed=1, root=tmp_path, legacy=True).notes["fashion-mnist"].startswith("legacy")
 
@@ -166,7 +166,7 @@ def test_folders_of_other_libraries_are_found(tmp_path, folder):
 def test_some_files_missing(tmp_path):
     put(tmp_path, digits(3, 1), digits(2, 2))
     (tmp_path / "MNIST/raw/t10k-labels-idx1-ubyte").unlink()
-    with pytest.raises(MissingFile, match="t10k-labels-idx1-ubyte: not there, though.*`perdure data fetch mnist`"):
+    with pytest.raises(MissingFile, match=r"t10k-labels-idx1-ubyte: not there, though.*`perdure data fetch mnist`"):
         locate(MNIST, tmp_path)
 
 

@@ -72,9 +72,13 @@ def mat(compress: bool = True, order: str = "<", **changes: object) -> bytes:
     for name, array in ({"X": DIGITS, "y": STORED} | changes).items():
         if array is not None:
             whole = mat_variable(name, array, order)
-            packed = zlib.compress(whole)
-            content += struct.pack(f"{order}II", 15, len(packed)) + packed if compress else whole
+            content += deflated(whole, order) if compress else whole
     return content
+
+
+def deflated(element: bytes, order: str = "<", cut: int = 0) -> bytes:
+    packed = zlib.compress(element)[: -cut or None]
+    return struct.pack(f"{order}II", 15, len(packed)) + packed
 
 
 def mat_variable(name: str, array: np.ndarray, order: str = "<") -> bytes:
@@ -89,6 +93,10 @@ def mat_variable(name: str, array: np.ndarray, order: str = "<") -> bytes:
     )
     content += element(1, name.encode()) + element(kind, array.astype(array.dtype.newbyteorder(order)).tobytes("F"))
     return struct.pack(f"{order}II", 14, len(content)) + content
+
+
+HEADER = mat(X=None, y=None)
+STRANGE = mat_variable("Z", STORED).replace(struct.pack("<II", 2, 12), struct.pack("<II", 99, 12))
 
 
 @pytest.fixture
@@ -192,6 +200,10 @@ def test_svhn(put, compress, order, labels):
     assert images[5, 2, 30, 1] == DIGITS[30, 1, 2, 5]
     assert found.dtype == np.int64
     assert found.tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2]
+
+
+def test_svhn_beside_what_cannot_be_read(put):
+    assert len(read_svhn(put(HEADER + STRANGE + mat()[128:]))[1]) == 12
 
 
 def test_svhn_of_two_images(put):
@@ -333,7 +345,6 @@ def test_bad_file(put, case):
     one_line(caught.value, path)
 
 
-HEADER = b"MATLAB 5.0 MAT-file".ljust(124) + b"\x00\x01IM"
 BAD_MAT = {
     "empty": (lambda: b"", "not a MATLAB file of version 5"),
     "text": (lambda: b"<html>not found</html>" * 40, "not a MATLAB file of version 5"),
@@ -360,9 +371,11 @@ BAD_MAT = {
     "labels not a number": (lambda: mat(y=STORED * np.nan), "from nan to nan, but SVHN's are whole"),
     "labels in cells": (lambda: mat(y=np.ones((12, 1), bool)), "no y with one label"),
     "shape too large": (lambda: mat(False).replace(struct.pack("<I", 12), struct.pack("<I", 13), 1), "damaged"),
-    "beyond all bounds": (lambda: HEADER + mat_variable("X", DIGITS).replace(
-        struct.pack("<II", 2, DIGITS.size), struct.pack("<II", 2, 2**32 - 8)), "damaged"),
     "wrong sum": (lambda: mat()[:-4] + bytes(4), "damaged"),
+    "no sum": (lambda: HEADER + deflated(mat_variable("X", DIGITS), cut=4), "damaged"),
+    "more than its tag says": (lambda: HEADER + deflated(mat_variable("X", DIGITS) + b"x"), "damaged"),
+    "complex numbers": (lambda: mat(False).replace(b"\x09\0\0\0", b"\x09\x08\0\0", 1), "no X of"),
+    "unknown kind of numbers": (lambda: HEADER + STRANGE.replace(b"Z", b"X"), "damaged"),
 }  # fmt: skip
 
 
@@ -375,10 +388,21 @@ def test_bad_mat(put, case):
     one_line(caught.value, path)
 
 
+def test_mat_that_asks_for_4_gigabytes(put):
+    tag = struct.pack("<II", 2, DIGITS.size)
+    path = put(HEADER + mat_variable("X", DIGITS).replace(tag, struct.pack("<II", 2, 2**32 - 8)))
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadData, match="damaged MATLAB file"):
+            read_svhn(path)
+        assert tracemalloc.get_traced_memory()[1] < 5e6
+    finally:
+        tracemalloc.stop()
+
+
 def test_mat_bomb_is_inflated_no_further_than_needed(put):
     huge = struct.pack("<II", 14, 0) + mat_variable("X", DIGITS)[8:] + bytes(50_000_000)  # more than its tag says
-    packed = zlib.compress(huge)
-    bomb = HEADER + struct.pack("<II", 15, len(packed)) + packed
+    bomb = HEADER + deflated(huge)
     assert len(bomb) < 150_000
     path = put(bomb)
     tracemalloc.start()

@@ -220,10 +220,11 @@ def test_scaled_by_lanczos_unless_asked_otherwise(tmp_path):
 
 
 def test_large_jpeg_is_scaled_well(tmp_path):
-    large = COLOR.resize((1600, 1200), Image.Resampling.BICUBIC)
+    fine = Image.fromarray(CHANCE.randint(0, 256, (100, 100, 3)).astype(np.uint8))
+    large = fine.resize((480, 480), Image.Resampling.BICUBIC)
     large.save(tmp_path / "a.jpg", quality=95)
-    slow = large.crop((200, 0, 1400, 1200)).resize((64, 64), Image.Resampling.LANCZOS)
-    assert np.abs(read_picture(tmp_path / "a.jpg", 64).astype(int) - planes(slow)).mean() < 2
+    slow = large.resize((96, 96), Image.Resampling.LANCZOS)
+    assert np.abs(read_picture(tmp_path / "a.jpg", 96).astype(int) - planes(slow)).mean() < 2  # 5 without the margin
 
 
 @pytest.mark.parametrize(
@@ -255,7 +256,7 @@ BAD = {
     "wrong checksum": (saved("png").replace(b"IDAT", b"IDAT\xff", 1), DAMAGED),
     "bomb that pillow warns of": (png_bomb(10_000, 10_000), "10000×10000 pixels, more than"),
     "bomb that pillow refuses": (png_bomb(60_000, 60_000), "more pixels"),
-    "no pixels": (b"P6 0 0 255\n", DAMAGED + "|without pixels"),
+    "no pixels": (b"P6 0 5 255\n", DAMAGED),
     "floats": (saved("tif", Image.new("F", (4, 4), 0.5)), "no range is agreed"),
     "32 bits": (saved("tif", Image.new("I", (4, 4), 70_000)), "no range is agreed"),
     **{f"{name} cut in half": (saved(name)[: len(saved(name)) // 2], DAMAGED) for name in FORMATS},
@@ -365,7 +366,8 @@ def spoil(paths) -> None:
 @pytest.mark.usefixtures("silent")
 def test_unreadable_ones_are_all_named_at_once(forty, size):
     forty[30].unlink()
-    spoil([forty[0], forty[7]])
+    spoil([forty[0]])
+    forty[7].write_bytes(png_bomb(10_000, 10_000))
     with pytest.raises(
         BadData, match=r"3 of 40 pictures cannot be read: 0\.png, 7\.png, 30\.png; remove .*skip"
     ) as caught:

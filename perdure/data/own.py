@@ -1,0 +1,447 @@
+"""Tasks of your own in Python: from arrays, tensors, lists of images, or any torch Dataset."""
+
+import math
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from perdure.data.stream import split_rows_by_class
+from perdure.errors import BadData, WrongValue
+from perdure.types import Split, Stream, Task
+
+Source = tuple[Any, Any] | Dataset[Any]
+"""Images and labels, or a Dataset of (image, label)."""
+Label = int | str
+
+LEAST_STD = 1 / 255  # one step of 8-bit pixels: a channel that varies less is constant, and must not be divided by 0
+PIECE = 64  # images worked on at a time, so that floats of all of them are never held at once
+
+
+def task_from(
+    name: str,
+    train: Source,
+    test: Source | None = None,
+    *,
+    classes: Sequence[Label] | None = None,
+    valid_share: float = 0.1,
+    test_share: float = 0.2,
+    seed: int = 1,
+    mean: Sequence[float] | None = None,  # per channel, of pixels in [0, 1]
+    std: Sequence[float] | None = None,
+    size: int | None = None,
+) -> Task:
+    """One task of your own images.
+
+    `train` and `test` are each a pair (images, labels), or a Dataset of (image, label).
+
+    Images are arrays or tensors (n, channels, height, width), (n, height, width, channels) or gray (n, height,
+    width): channels are 1 or 3, and where both places could hold them, they come first. Pixels are whole numbers from
+    0 to 255 or floats in [0, 1], not normalized yet. A Dataset, or a list, gives single arrays, tensors or PIL
+    images. With a `size`, every image becomes size × size, once: its short side is scaled and the center cut out.
+
+    Labels are whole numbers from 0 or texts. Classes are the sorted labels of `train`, or the `classes` given: texts
+    name the whole numbers 0, 1, … or list the texts that are labels.
+
+    Without a `test`, `test_share` of every class is held out, drawn by `seed`, and then `valid_share` of the rest to
+    validate with; each time at least one image. `mean` and `std` are measured on the images that are left to train
+    on, unless they are given.
+
+    >>> chance = np.random.default_rng(1)
+    >>> images = chance.integers(0, 256, (40, 8, 8, 3), dtype=np.uint8)
+    >>> task = task_from("pets", (images, ["cat", "dog"] * 20))
+    >>> task.classes, tuple(task.train.x.shape), len(task.valid), len(task.test)
+    (('cat', 'dog'), (30, 3, 8, 8), 2, 8)
+    """
+    check_shares(valid_share=valid_share, test_share=test_share)
+    if size is not None and size < 1:
+        raise WrongValue(f"size={size} is not allowed; use 1 or more pixels, or leave it out")
+    where, where_test = f"task {name!r}, train", f"task {name!r}, test"
+    x, labels = _read(where, train, size)
+    held = None if test is None else _read(where_test, test, size)
+    names, number_of = _number_classes(where, labels, classes)
+    y = torch.tensor([number_of[label] for label in labels])
+    _check_counts(where, names, y, valid_share, test_share if held is None else None)
+    if held is None:
+        rows, test_rows = split_rows_by_class(y, test_share, seed, least=1)
+        test_x, test_y = x[test_rows], y[test_rows]
+    else:
+        rows, test_rows = torch.arange(len(y)), torch.arange(len(held[1]))
+        x, test_x = _alike(f"task {name!r}", x, held[0])
+        test_x, test_y = test_x[test_rows], _numbers(where_test, held[1], number_of)
+    train_rows, valid_rows = (rows[part] for part in split_rows_by_class(y[rows], valid_share, seed, least=1))
+    train_x = x[train_rows]
+    scale = _scale(name, train_x, mean, std)
+    return Task(
+        name=name,
+        classes=names,
+        train=Split(train_x, y[train_rows], *scale),
+        valid=Split(x[valid_rows], y[valid_rows], *scale),
+        test=Split(test_x, test_y, *scale),
+    )
+
+
+def stream_from(name: str, tasks: Sequence[Task]) -> Stream:
+    """Tasks of your own, in the order in which they are to be learned.
+
+    >>> images = np.zeros((8, 4, 4), np.uint8)
+    >>> stream = stream_from("mine", [task_from(name, (images, [0, 1] * 4)) for name in ("first", "second")])
+    >>> len(stream), stream.shape
+    (2, (1, 4, 4))
+    """
+    names = [task.name for task in tasks]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise WrongValue(f"stream {name!r}: more than one task is called {few(twice)}; give each a name of its own")
+    shapes = {task.name: tuple(task.train.x.shape[1:]) for task in tasks}
+    if len(set(shapes.values())) > 1:
+        found = few([f"{task} {shape}" for task, shape in shapes.items()])
+        raise BadData(f"stream {name!r}: tasks differ in (channels, height, width): {found}; make all with one size=…")
+    return Stream(name, tuple(tasks), {"source": "given in Python", "completeness": "own data"})
+
+
+def measure(x: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation per channel of images (n, channels, height, width), as pixels in [0, 1].
+
+    Bytes are summed exactly, so the same images give the same bits everywhere.
+
+    >>> measure(torch.tensor([0, 255], dtype=torch.uint8).view(2, 1, 1, 1))
+    ((0.5,), (0.5,))
+    """
+    sums, squares = torch.zeros(2, x.shape[1], dtype=torch.float64)
+    for piece in torch.split(x, PIECE):
+        pixels = piece.double()
+        sums += pixels.sum((0, 2, 3))
+        squares += pixels.square().sum((0, 2, 3))
+    count, one = x.numel() / x.shape[1], 255 if x.dtype == torch.uint8 else 1
+    means = sums / count
+    stds = (squares / count - means.square()).clamp(min=0).sqrt()
+    return tuple((means / one).tolist()), tuple((stds / one).clamp(min=LEAST_STD).tolist())
+
+
+def square(x: Tensor, size: int) -> Tensor:
+    """Images (n, channels, size, size): the short side scaled with antialiasing, the center cut out."""
+    height, width = x.shape[2:]
+    if height == width == size:
+        return x
+    short = min(height, width)
+    scaled = round(height * size / short), round(width * size / short)
+    top, left = (scaled[0] - size) // 2, (scaled[1] - size) // 2
+    made = x.new_empty(*x.shape[:2], size, size)
+    for source, target in zip(torch.split(x, PIECE), torch.split(made, PIECE), strict=True):
+        pixels = F.interpolate(source.float(), scaled, mode="bilinear", antialias=True)
+        pixels = pixels[:, :, top : top + size, left : left + size]
+        target.copy_(pixels.round().clamp(0, 255) if x.dtype == torch.uint8 else pixels.clamp(0, 1))
+    return made
+
+
+def check_shares(**shares: float) -> None:
+    for name, share in shares.items():
+        if not 0 < share < 1:
+            raise WrongValue(f"{name}={share} is not allowed; use a number between 0 and 1, such as 0.1")
+
+
+def too_few(counts: Mapping[str, int], valid_share: float, test_share: float | None) -> str:
+    """What is wrong with the number of images per class, if one has none left to train on; else nothing.
+
+    >>> too_few({"cat": 12, "dog": 2}, 0.1, 0.2)
+    'too few images of dog (2); a class needs 3 for valid_share=0.1 and test_share=0.2: add some, or leave it out'
+    """
+    short = [f"{name} ({count})" for name, count in counts.items() if not _left(count, valid_share, test_share)]
+    if not short:
+        return ""
+    needed = next((str(n) for n in range(2, 1000) if _left(n, valid_share, test_share)), "1000 or more")
+    shares = f"valid_share={valid_share:g}" + ("" if test_share is None else f" and test_share={test_share:g}")
+    return f"too few images of {few(short)}; a class needs {needed} for {shares}: add some, or leave it out"
+
+
+def _left(count: int, valid_share: float, test_share: float | None) -> bool:
+    """Whether a class of so many images has some left to train on."""
+    if test_share is not None:
+        count -= max(1, int(test_share * count))
+    return count - max(1, int(valid_share * count)) > 0
+
+
+def few(names: Sequence[object], most: int = 5) -> str:
+    """The first few of many, on one line whatever they hold.
+
+    >>> few(["a", "b", "c"]), few("abcdefgh")
+    ('a, b, c', 'a, b, c, d, e and 3 more')
+    """
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(one_line(str(name)) for name in names[:most]) + more
+
+
+def one_line(text: str) -> str:
+    """The text with line breaks, control characters and what UTF-8 cannot hold written as escapes.
+
+    >>> one_line("two\\nlines, 猫"), one_line("bad \\udcff")
+    ('two\\\\nlines, 猫', 'bad \\\\udcff')
+    """
+    breaking = ("Cc", "Cs", "Zl", "Zp")  # Unicode's categories: controls, lone surrogates, line and paragraph ends
+    return "".join(c.encode("unicode_escape").decode() if unicodedata.category(c) in breaking else c for c in text)
+
+
+# --- from what is given to images and labels ---
+
+
+def _read(where: str, source: Source, size: int | None) -> tuple[Tensor, list[Label]]:
+    """Images (n, channels, height, width), uint8 or float32 in [0, 1], and a label for each."""
+    if isinstance(source, tuple | list):
+        if len(source) != 2:
+            raise BadData(f"{where}: has {len(source)} parts; give a pair (images, labels) or a Dataset")
+        x, labels = _images(where, source[0], size), _labels(where, source[1])
+    else:
+        x, labels = _read_items(where, _items(where, source), size)
+    if len(x) != len(labels):
+        raise BadData(f"{where}: {len(x)} images but {len(labels)} labels; give one label per image")
+    return x, labels
+
+
+def _items(where: str, source: Any) -> Iterator[Any]:
+    """The samples of a Dataset, or of whatever can be counted or iterated like one."""
+    if isinstance(source, DataLoader):
+        raise BadData(f"{where}: is a DataLoader, which gives batches; give its dataset (loader.dataset)")
+    if isinstance(source, Mapping | str | Path | np.ndarray | Tensor):
+        raise BadData(
+            f"{where}: is a {type(source).__name__}; give a pair (images, labels) or a Dataset "
+            "(for a folder of images: perdure.data.folder)"
+        )
+    if not isinstance(source, IterableDataset) and hasattr(source, "__getitem__") and hasattr(source, "__len__"):
+        return (source[row] for row in range(len(source)))
+    if isinstance(source, Iterable):
+        return iter(source)
+    raise BadData(f"{where}: is a {type(source).__name__}; give a pair (images, labels) or a Dataset")
+
+
+def _read_items(where: str, items: Iterator[Any], size: int | None) -> tuple[Tensor, list[Label]]:
+    images, labels = [], []
+    for row, item in enumerate(items):
+        if not isinstance(item, tuple | list) or len(item) != 2:
+            found = f"{len(item)} values" if isinstance(item, tuple | list) else f"a {type(item).__name__}"
+            raise BadData(f"{where}: sample {row} is {found}; a Dataset must give pairs (image, label)")
+        images.append(_single(where, row, item[0], size))
+        labels.append(item[1])
+    return _stack(where, images), _labels(where, labels)
+
+
+def _images(where: str, images: Any, size: int | None) -> Tensor:
+    if not isinstance(images, Tensor | list | tuple):
+        images = np.asarray(images)
+        if images.dtype == object and images.ndim == 1:  # a list in disguise, such as images of different sizes
+            images = list(images)
+    if isinstance(images, list | tuple):
+        return _stack(where, [_single(where, row, image, size) for row, image in enumerate(images)])
+    return _batch(where, _array(where, images), size)
+
+
+def _single(where: str, row: int, image: Any, size: int | None) -> Tensor:
+    """One image (channels, height, width)."""
+    where = f"{where}, image {row}"
+    if isinstance(image, Image.Image):
+        image = _from_pillow(where, image)
+    if not isinstance(image, np.ndarray | Tensor):
+        raise BadData(f"{where}: is a {type(image).__name__}; give an array, a tensor or a PIL image")
+    if image.ndim not in (2, 3):
+        raise BadData(f"{where}: has shape {tuple(image.shape)}; an image is (height, width) or has channels besides")
+    return _batch(where, _array(where, image)[None], size)[0]
+
+
+def _from_pillow(where: str, image: Image.Image) -> npt.NDArray[Any]:
+    """Gray (height, width) or colors (height, width, 3); transparent parts become white, as in image files."""
+    if image.mode == "F" or image.mode.startswith("I"):
+        raise BadData(f"{where}: has pixels of more than 8 bits (mode {image.mode}); give floats in [0, 1] instead")
+    if image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:
+        drawing = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", drawing.size, "white"), drawing)
+    return np.asarray(image.convert("L" if image.mode in ("1", "L") else "RGB"))
+
+
+def _stack(where: str, images: list[Tensor]) -> Tensor:
+    """Single images as one tensor: gray among colored ones gets three channels, bytes among floats become floats."""
+    if not images:
+        raise BadData(f"{where}: no images; give it some, or leave the task out")
+    if {len(image) for image in images} == {1, 3}:
+        images = [image.expand(3, -1, -1) for image in images]
+    if len({image.dtype for image in images}) > 1:
+        images = [image / 255 if image.dtype == torch.uint8 else image for image in images]
+    sizes = {tuple(image.shape[1:]): row for row, image in reversed(list(enumerate(images)))}
+    if len(sizes) > 1:
+        found = few(
+            [f"image {row} is {high}×{wide}" for (high, wide), row in sorted(sizes.items(), key=lambda s: s[1])]
+        )
+        raise BadData(f"{where}: images differ in height×width: {found}; scale all to one size, as with size=64")
+    return torch.stack(images)
+
+
+def _array(where: str, values: Any) -> npt.NDArray[Any]:
+    """Numbers as a numpy array; a tensor may lie anywhere and be of any kind."""
+    if isinstance(values, Tensor):
+        try:
+            values = values.detach().cpu()
+            values = values.float() if values.is_floating_point() else values
+            found: npt.NDArray[Any] = values.numpy()
+            return found
+        except (TypeError, RuntimeError):  # sparse, quantized, …
+            raise BadData(f"{where}: a tensor of kind {values.dtype}, {values.layout}; give a dense one") from None
+    return np.asarray(values)
+
+
+def _batch(where: str, array: npt.NDArray[Any], size: int | None) -> Tensor:
+    """Images in any of the forms that `task_from` takes, as (n, channels, height, width), uint8 or float32."""
+    shape = array.shape
+    if shape[:1] == (0,):
+        raise BadData(f"{where}: no images; give it some, or leave the task out")
+    if array.ndim == 3:
+        array = array[:, None]
+    elif array.ndim == 4 and shape[1] not in (1, 3) and shape[3] in (1, 3):
+        array = np.moveaxis(array, 3, 1)
+    if array.ndim != 4 or array.shape[1] not in (1, 3) or 0 in shape:
+        alpha = "; leave out the fourth channel (alpha)" if array.ndim == 4 and 4 in (shape[1], shape[3]) else ""
+        raise BadData(
+            f"{where}: images of shape {shape} are neither (n, channels, height, width) nor (n, height, width, "
+            f"channels) with 1 or 3 channels, nor gray (n, height, width){alpha}"
+        )
+    x = _levels(where, array)
+    return x if size is None else square(x, size)
+
+
+def _levels(where: str, array: npt.NDArray[Any]) -> Tensor:
+    """Pixels as uint8 from 0 to 255 or float32 in [0, 1]."""
+    kind = array.dtype.kind
+    if kind == "b":
+        array = array.astype(np.uint8) * 255
+    elif kind in "iu" and array.dtype != np.uint8:
+        low, high = array.min(), array.max()
+        if low < 0 or high > 255:
+            raise BadData(f"{where}: whole pixels reach from {low} to {high}, not 0 to 255; give floats in [0, 1]")
+        array = array.astype(np.uint8)
+    elif kind == "f":
+        array = array.astype(np.float32)
+        _check_floats(where, array)
+    elif kind not in "iu":
+        raise BadData(f"{where}: images are of kind {array.dtype}; give whole numbers 0 to 255 or floats in [0, 1]")
+    # A copy only where torch could not look at the memory: arrays may be read-only or run backwards.
+    return torch.from_numpy(np.require(array, requirements=["C_CONTIGUOUS", "WRITEABLE"]))
+
+
+def _check_floats(where: str, array: npt.NDArray[np.float32]) -> None:
+    low, high = float(array.min()), float(array.max())
+    if not math.isfinite(low + high):
+        rows = np.flatnonzero(~np.isfinite(array).all((1, 2, 3))).tolist()
+        which = f" in images {few(rows)}" if len(array) > 1 else ""
+        raise BadData(f"{where}: a pixel is not a finite number{which}; repair or remove it")
+    if low < 0 or high > 1:
+        how = "leave out their normalization" if low < 0 else "divide them by their largest possible value, such as 255"
+        raise BadData(f"{where}: floats must lie in [0, 1], these reach from {low:.4g} to {high:.4g}; {how}")
+
+
+def _labels(where: str, labels: Any) -> list[Label]:
+    """Labels as plain whole numbers, or all as texts."""
+    if not isinstance(labels, list | tuple):
+        labels = _array(where, labels)
+        if labels.ndim == 2 and labels.shape[1] == 1:
+            labels = labels[:, 0]
+        if labels.ndim != 1:
+            hint = "; for one-hot labels give labels.argmax(1)" if labels.ndim == 2 else ""
+            raise BadData(f"{where}: labels of shape {labels.shape}; give one per image (n,){hint}")
+        labels = labels.tolist()
+    found = [_label(label) for label in labels]
+    if missing := [row for row, label in enumerate(found) if label is None or label == ""]:
+        raise BadData(f"{where}: no label (none, nan or empty) for images {few(missing)}; label or remove them")
+    for row, label in enumerate(found):
+        if not isinstance(label, int | str):
+            shown = f"{label:g}" if isinstance(label, float) else f"a {type(label).__name__}"
+            raise BadData(f"{where}: the label of image {row} is {shown}; labels are whole numbers or texts")
+    if negative := [row for row, label in enumerate(found) if isinstance(label, int) and label < 0]:
+        raise BadData(f"{where}: negative labels for images {few(negative)}; count classes from 0, or remove these")
+    if len({type(label) for label in found}) > 1:
+        row = next(row for row, label in enumerate(found) if type(label) is not type(found[0]))
+        raise BadData(
+            f"{where}: labels mix whole numbers and texts ({found[0]!r} for image 0, {found[row]!r} for image {row}); "
+            "use one kind"
+        )
+    return found
+
+
+def _label(label: Any) -> Any:
+    """A label as int or str, None where there is none, and anything else as it is."""
+    if isinstance(label, Tensor | np.ndarray) and math.prod(label.shape) == 1:
+        label = label.item()
+    if isinstance(label, np.generic):
+        label = label.item()
+    if isinstance(label, bytes):
+        return label.decode("utf-8", "backslashreplace")
+    if isinstance(label, bool):
+        return int(label)
+    if isinstance(label, float):
+        return None if math.isnan(label) else int(label) if label.is_integer() else label
+    return str(label) if isinstance(label, str) else label
+
+
+# --- classes, counts and scale ---
+
+
+def _number_classes(
+    where: str, labels: list[Label], classes: Sequence[Label] | None
+) -> tuple[tuple[str, ...], dict[Label, int]]:
+    """The names of the classes, and which label is which of them."""
+    found = sorted(set(labels), key=lambda label: (isinstance(label, str), label))
+    known = found if classes is None else _labels(f"{where}, classes", list(classes))
+    names = tuple(map(str, known))
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise WrongValue(f"{where}: classes name {few(twice)} more than once; name each once")
+    if isinstance(found[0], int) and isinstance(known[0] if known else "", str):
+        known = list(range(len(known)))
+    number_of = {label: number for number, label in enumerate(known)}
+    if unknown := [label for label in found if label not in number_of]:
+        allowed = f"the {len(known)} classes allow {few(known)}"
+        raise BadData(f"{where}: labels {few(unknown)} are of no class; {allowed}")
+    if missing := [name for name, label in zip(names, known, strict=True) if label not in found]:
+        raise BadData(f"{where}: no images of class {few(missing)}; add some, or leave these classes out")
+    if len(names) < 2:
+        raise BadData(f"{where}: all images are of one class ({few(names)}); a task needs two or more to tell apart")
+    return names, number_of
+
+
+def _numbers(where: str, labels: list[Label], number_of: Mapping[Label, int]) -> Tensor:
+    if strange := sorted({repr(label) for label in labels if label not in number_of}):
+        raise BadData(f"{where}: labels {few(strange)} are not among those to train on; add such images to train")
+    return torch.tensor([number_of[label] for label in labels])
+
+
+def _check_counts(where: str, names: tuple[str, ...], y: Tensor, valid_share: float, test_share: float | None) -> None:
+    counts = torch.bincount(y, minlength=len(names)).tolist()
+    found = dict(zip(names, counts, strict=True))
+    if short := too_few(found, valid_share, test_share):
+        raise BadData(f"{where}: {short}")
+
+
+def _alike(where: str, x: Tensor, test_x: Tensor) -> tuple[Tensor, Tensor]:
+    """Training and test images of one shape: where one of them is gray, it gets three channels."""
+    if {x.shape[1], test_x.shape[1]} == {1, 3}:
+        x, test_x = x.expand(-1, 3, -1, -1), test_x.expand(-1, 3, -1, -1)
+    if x.shape[1:] != test_x.shape[1:]:
+        sizes = " and ".join(f"{part.shape[2]}×{part.shape[3]}" for part in (x, test_x))
+        raise BadData(f"{where}: images to train on and to test are {sizes}; scale all to one size, as with size=64")
+    return x, test_x
+
+
+def _scale(
+    name: str, x: Tensor, mean: Sequence[float] | None, std: Sequence[float] | None
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    measured = measure(x) if mean is None or std is None else ((), ())
+    scale = (
+        measured[0] if mean is None else tuple(map(float, mean)),
+        measured[1] if std is None else tuple(map(float, std)),
+    )
+    if not all(map(math.isfinite, scale[0] + scale[1])):
+        raise WrongValue(f"task {name!r}: mean={mean}, std={std} are not all finite numbers; leave them out to measure")
+    return scale
