@@ -17,7 +17,7 @@ _DOORS = {
     "Task": "perdure.types",
     "Network": "perdure.nets.network",
     "Method": "perdure.methods.method",
-    "Plan": "perdure.train.fit",
+    "Plan": "perdure.train.plan",
     "fit": "perdure.train.fit",
     "evaluate": "perdure.train.evaluate",
     "learn": "perdure.train.learn",

@@ -8,7 +8,10 @@ PerdureError
 │   └── MissingFile       a file that should be there is not
 ├── NotFetched            a file could not be had from the network          (exit code 1)
 ├── TooFewSamples         batch statistics need two samples                 (exit code 1)
-└── Diverged              the loss is no longer a number                    (exit code 1)
+├── Diverged              the loss is no longer a number                    (exit code 1)
+├── Damaged               a record or a checkpoint that is not whole        (exit code 1)
+├── Busy                  another process is at work on this run            (exit code 1)
+└── Stopped               by Ctrl-C or SIGTERM, with all work saved         (exit code 130 or 143)
 """
 
 from collections.abc import Iterable
@@ -61,3 +64,17 @@ class TooFewSamples(PerdureError):
 
 class Diverged(PerdureError):
     pass
+
+
+class Damaged(PerdureError):
+    pass
+
+
+class Busy(PerdureError):
+    pass
+
+
+class Stopped(PerdureError):
+    def __init__(self, message: str, signal: int) -> None:
+        super().__init__(message)
+        self.exit_code = 128 + signal

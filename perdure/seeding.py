@@ -4,7 +4,7 @@ Each purpose (network, head, order, training, …) gets a stream of its own, so 
 place changes nothing in another: two methods with one seed start from the same weights and see the same batches.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import blake2b
 
@@ -33,3 +33,20 @@ def chance(seed: int, *purpose: str | int) -> Iterator[None]:
     with torch.random.fork_rng():
         torch.manual_seed(derive(seed, *purpose))
         yield
+
+
+def generator_states() -> dict[str, torch.Tensor]:
+    """The states of torch's global generators, by device."""
+    states = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        states |= {f"cuda:{index}": state for index, state in enumerate(torch.cuda.get_rng_state_all())}
+    return states
+
+
+def set_generator_states(states: Mapping[str, torch.Tensor]) -> None:
+    """Put torch's global generators back to where they were."""
+    for device, state in states.items():
+        if device == "cpu":
+            torch.set_rng_state(state)
+        else:
+            torch.cuda.set_rng_state(state, device)

@@ -145,8 +145,11 @@ class Lesson:
     def __len__(self) -> int:
         return sum(len(part.train) for part in self.parts)
 
-    def batches(self, size: int, order: torch.Generator) -> Iterator[Batch]:
-        """Every training sample once, shuffled by `order`: over all parts, or part by part and the batches then."""
+    def batches(self, size: int, order: torch.Generator, skip: int = 0) -> Iterator[Batch]:
+        """Every training sample once, shuffled by `order`: over all parts, or part by part and the batches then.
+
+        The first `skip` batches are left out, for a lesson that goes on where it was interrupted.
+        """
         if self.mixed:
             rows = torch.randperm(len(self), generator=order)
             pieces = [rows[piece] for piece in cut(len(rows), size)]
@@ -157,7 +160,7 @@ class Lesson:
                 pieces += [rows[piece] for piece in cut(len(rows), size)]
                 first += len(rows)
             pieces = [pieces[i] for i in torch.randperm(len(pieces), generator=order)]
-        for rows in pieces:
+        for rows in pieces[skip:]:
             yield self._gather(rows)
 
     def sample(self, size: int) -> Batch:

@@ -18,8 +18,10 @@ from perdure.ops.dual import DualMemory
 from perdure.ops.dual import protected as protected_directions
 from perdure.ops.subspace import GradientMemory
 from perdure.seeding import chance
-from perdure.train.fit import Plan, fit
-from perdure.train.learn import Learned, learn
+from perdure.train.fit import fit
+from perdure.train.learn import learn
+from perdure.train.plan import Plan
+from perdure.train.watch import Learned
 from perdure.types import Lesson, Split, Stream, Task
 
 PLAN = Plan(rate=0.02, epochs=2, batch=16, schedule="linear", keep="last")

@@ -21,8 +21,8 @@ def test_python_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
     from perdure.data.synthetic import synthetic
     from perdure.nets.mlp import MLP
     from perdure.nets.network import Network
-    from perdure.train.fit import Plan
     from perdure.train.learn import learn
+    from perdure.train.plan import Plan
 
     careful = names["Careful"](Network(MLP((3, 32, 32))))  # type: ignore[operator]
     backbone = {}

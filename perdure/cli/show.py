@@ -1,16 +1,16 @@
 """What `ls` and `show` print."""
 
 import inspect
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
-from perdure.errors import BadData, UnknownName
+from perdure.errors import Damaged, UnknownName
+from perdure.lab.store import read_probes, read_record
 from perdure.registry import Registry, benchmarks, methods, networks, probes
 from perdure.report.tables import comparison, matrix
 
@@ -31,19 +31,13 @@ def listing(name: str) -> Table:
 
 
 def run_record(name: str) -> dict[str, Any] | None:
-    """The record of a run, if the name is its directory; None if it is none."""
-    path = Path(name) / "record.json"
-    if not path.is_file():
-        return None
+    """The record of a run with what was measured of it, if the name is its directory; None if it is none."""
+    path = Path(name)
     try:
-        record = json.loads(path.read_text("utf-8"))
-        return record if isinstance(record, dict) and "accuracy_matrix" in record else _damaged(path)
-    except ValueError:
-        return _damaged(path)
-
-
-def _damaged(path: Path) -> NoReturn:
-    raise BadData(f"{path}: not a readable record; run it again")
+        record = read_record(path)
+    except Damaged as error:
+        raise Damaged(f"{error}; run it again") from None
+    return None if record is None else {**record, **read_probes(path), "path": name}
 
 
 def run_tables(record: dict[str, Any]) -> list[Table]:

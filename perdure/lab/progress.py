@@ -6,7 +6,8 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from perdure.train.fit import Epoch, Plan, Watch
+from perdure.train.plan import Plan
+from perdure.train.watch import Epoch, Watch
 from perdure.types import Lesson
 
 

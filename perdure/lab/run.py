@@ -8,22 +8,35 @@ from pathlib import Path
 from typing import Any
 
 import numpy
-import safetensors.torch
+import tomli_w
 import torch
 
 import perdure
 from perdure import registry
-from perdure.errors import WrongValue
+from perdure.errors import Damaged, WrongValue
+from perdure.lab import checkpoint
 from perdure.lab.cautions import cautions
+from perdure.lab.checkpoint import Saved
+from perdure.lab.saver import Saver, Several, discard, latest, stoppable
 from perdure.lab.spec import RunSpec, split_name
-from perdure.lab.store import run_directory, write, write_json, write_lines
+from perdure.lab.store import (
+    finish,
+    hold,
+    read_probes,
+    read_record,
+    run_directory,
+    set_aside,
+    write,
+    write_json,
+    write_lines,
+)
 from perdure.methods.method import Method
 from perdure.nets.network import Network
 from perdure.ops.scores import average_accuracy, backward_transfer, forgetting, learning_accuracy
 from perdure.seeding import chance
-from perdure.train.fit import Watch
-from perdure.train.learn import Learned, learn
-from perdure.types import Stream
+from perdure.train.learn import learn
+from perdure.train.watch import Learned, Watch
+from perdure.types import Stream, Task
 
 DEFINITIONS = {
     "acc": "mean of the last row of the accuracy matrix, percent",
@@ -44,31 +57,106 @@ def run(
     probes: Sequence[str] = (),
     without: Sequence[str] = (),
     watch: Watch | None = None,
+    every: float = 60.0,
 ) -> dict[str, Any]:
     """Do it, leave the record and the learned state in a directory, and return the record.
 
-    A stream that is open already, as `open_stream` opens it, is not opened again.
+    A run that is finished is not computed again, and one that was interrupted goes on from its last checkpoint, of
+    which one is written `every` so many seconds. A stream that is open already, as `open_stream` opens it, is not
+    opened again.
     """
     measures = {name: registry.probes.load(name) for name in probes}
     place = usable(device)
     stream = stream or open_stream(spec, root)
-    method = build(spec, stream).to(place)
-    said = cautions(spec, method, without)
+    digest = spec.digest(stream.fingerprint)
+    path = run_directory(out, spec.shelf, spec.method, digest)
     watch = watch or Watch()
-    for caution in said:
+    with hold(out, path):
+        record = finished(path, watch)
+        if record is None:
+            method = build(spec, stream).to(place)
+            record = _go_on(spec, stream, method, path, digest, without, watch, every)
+        missing = measures.keys() - read_probes(path).keys()
+        if missing:
+            method, tasks = reopen(path, spec, stream, place)
+            for name in sorted(missing):
+                write_json(path / "probes" / f"{name}.json", measures[name](method, tasks))
+    return {**record, **read_probes(path), "path": str(path)}
+
+
+def finished(path: Path, watch: Watch) -> dict[str, Any] | None:
+    """The record of a run that is finished and whole; what is damaged is named and set aside."""
+    try:
+        return read_record(path, thorough=True)
+    except Damaged as error:
+        watch.caution(f"{error}; set aside as {set_aside(path / 'record.json').name}, and made again")
+        return None
+
+
+def _last_good(path: Path, spec: RunSpec, digest: str) -> tuple[Saved | None, list[str]]:
+    """Where to go on from: the latest checkpoint that is whole, or the model of a run whose record was lost."""
+    saved, said = latest(path / "checkpoint", spec.plan, digest)
+    model = path / "model.safetensors"
+    if saved is not None or not model.exists():
+        return saved, said
+    try:
+        saved = checkpoint.load(model, spec.plan, digest)
+        saved.learned.epochs = checkpoint.read_epochs(path / "epochs.jsonl")
+        saved.learned.seconds = sum(epoch.seconds for epoch in saved.learned.epochs)
+    except Damaged as error:
+        return None, [*said, f"{error}; set aside as {set_aside(model).name}"]
+    return saved, said
+
+
+def reopen(path: Path, spec: RunSpec, stream: Stream, device: torch.device) -> tuple[Method, list[Task]]:
+    """The method of a finished run as it was in the end, and the tasks that it learned."""
+    method = build(spec, stream).to(device)
+    checkpoint.load(path / "model.safetensors", spec.plan).restore(method)
+    return method, [task.to(device) for task in stream]
+
+
+def _go_on(
+    spec: RunSpec,
+    stream: Stream,
+    method: Method,
+    path: Path,
+    digest: str,
+    without: Sequence[str],
+    watch: Watch,
+    every: float,
+) -> dict[str, Any]:
+    """Learn from the last checkpoint on, or from the start, and write everything down."""
+    said = cautions(spec, method, without)
+    saved, damaged = _last_good(path, spec, digest)
+    if saved is not None:
+        saved.restore(method)
+        if saved.threads != torch.get_num_threads():
+            said.append(
+                f"began with {saved.threads} threads and goes on with {torch.get_num_threads()}: sums are taken in "
+                "another order, so that the last digits may differ from those of a run without a break"
+            )
+    for caution in (*damaged, *said):
         watch.caution(caution)
-    learned = learn(method, stream, spec.plan, spec.seed, watch)
-    path = run_directory(out, spec.shelf, spec.method, spec.digest(stream.fingerprint))
-    record = {
-        **summary(spec, stream, method, learned),
-        **{name: measure(method, learned.tasks) for name, measure in measures.items()},
-        "cautions": said,
-        "path": str(path),
-    }
-    write(path / "model.safetensors", safetensors.torch.save(_tensors(method)))
+    learned = saved.learned if saved else Learned()
+    saver = Saver(path / "checkpoint", digest, learned, every)
+    write(path / "spec.toml", tomli_w.dumps(_for_toml(spec.plain())).encode())
+    with stoppable(saver):
+        since = saved.standing if saved else None
+        learn(method, stream, spec.plan, spec.seed, Several([watch, saver]), learned=learned, since=since)
+    # Without times, so that the same run always leaves the same bytes.
+    checkpoint.save(path / "model.safetensors", digest, method, Learned(learned.matrix))
     write_lines(path / "epochs.jsonl", (asdict(epoch) for epoch in learned.epochs))
-    write_json(path / "record.json", record)
+    record = {**summary(spec, stream, method, learned), "cautions": said}
+    record = finish(path, record, ["spec.toml", "epochs.jsonl", "model.safetensors"])
+    discard(path / "checkpoint")
     return record
+
+
+def _for_toml(value: Any) -> Any:
+    """TOML has no word for nothing: what is none is left out."""
+    if isinstance(value, dict):
+        return {name: _for_toml(inner) for name, inner in value.items() if inner is not None}
+    return list(value) if isinstance(value, tuple) else value
 
 
 def usable(device: str) -> torch.device:
@@ -123,7 +211,3 @@ def summary(spec: RunSpec, stream: Stream, method: Method, learned: Learned) -> 
         "device": str(next(method.parameters()).device),
         "threads": torch.get_num_threads(),
     }
-
-
-def _tensors(method: Method) -> dict[str, torch.Tensor]:
-    return {name: tensor.detach().cpu().contiguous() for name, tensor in method.state_dict().items()}

@@ -3,18 +3,18 @@
 import json
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cache
 from hashlib import blake2b
 from importlib.resources import files
 from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from perdure import registry
 from perdure.errors import UnknownName, WrongValue
 from perdure.schema import Value, checked, values_of
-from perdure.train.fit import Plan
+from perdure.train.plan import Plan
 
 FORMAT = 1  # rises when the same spec would give other numbers
 
@@ -66,6 +66,15 @@ class RunSpec:
 
     def plain(self) -> dict[str, Any]:
         return {**asdict(self), "format": FORMAT}
+
+    @classmethod
+    def from_plain(cls, content: Mapping[str, Any]) -> Self:
+        """Back from `plain`, whose tuples JSON makes lists of."""
+        if content["format"] != FORMAT:
+            raise WrongValue(f"a specification of format {content['format']}, but this perdure has {FORMAT}; ask anew")
+        values = {name: tuple(v) if isinstance(v, list) else v for name, v in content["values"].items()}
+        given = {field.name: content[field.name] for field in fields(cls)}
+        return cls(**{**given, "values": values, "plan": Plan(**content["plan"])})
 
     def digest(self, data: str = "") -> str:
         """Sixteen letters that change with whatever changes numbers; `data` is the stream's fingerprint.

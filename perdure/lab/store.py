@@ -1,35 +1,65 @@
-"""One directory per run, named by the hash of what changes its numbers; plain files, written whole or not at all."""
+"""One directory per run, named by the hash of what changes its numbers; plain files, written whole or not at all.
+
+runs/<benchmark>/<method>/<hash>/
+    spec.toml           what was asked for
+    record.json         what it came to; there only when the run is finished
+    epochs.jsonl        a line per epoch
+    model.safetensors   weights and the method's own state in the end
+    checkpoint/         while it is not finished: the latest states, to go on from
+    probes/             measurements made of the finished model
+"""
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+import socket
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 
-from perdure.errors import PerdureError
+from filelock import FileLock, Timeout
+
+from perdure.errors import Busy, Damaged, PerdureError
+
+SCHEMA = 1  # of record.json
 
 
 def run_directory(root: Path, benchmark: str, method: str, digest: str) -> Path:
     return root / benchmark / method / digest
 
 
-def write(path: Path, content: bytes) -> None:
-    """Write a file so that a reader, or a crash, never meets half of it."""
+# --- writing ---
+
+
+@contextmanager
+def written(path: Path) -> Iterator[Path]:
+    """A file to fill, which takes its place when all of it is on the disk; a reader or a crash never meets half."""
+    part: Path | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            try:
-                file.write(content)
-                file.flush()
-                os.fchmod(file.fileno(), 0o644)  # temporary files are private, records are not
-                os.fsync(file.fileno())
-                Path(file.name).replace(path)
-            except BaseException:
-                Path(file.name).unlink(missing_ok=True)
-                raise
+            part = Path(file.name)
+        yield part
+        with part.open("rb") as file:
+            os.fchmod(file.fileno(), 0o644)  # temporary files are private, records are not
+            os.fsync(file.fileno())
+        part.replace(path)
+        _sync_folder(path.parent)
     except OSError as error:
-        raise PerdureError(f"cannot write {path}: {error.strerror}; choose another place with --out") from None
+        _remove(part)
+        raise PerdureError(
+            f"cannot write {path}: {error.strerror or error}; make room, or choose another place with --out"
+        ) from None
+    except BaseException:
+        _remove(part)
+        raise
+
+
+def write(path: Path, content: bytes) -> None:
+    with written(path) as part:
+        part.write_bytes(content)
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
@@ -38,3 +68,117 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     write(path, "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows).encode())
+
+
+def _remove(part: Path | None) -> None:
+    if part is not None:
+        part.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the new name itself survive a power cut, where the system can."""
+    if hasattr(os, "O_DIRECTORY"):
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+# --- one process at a time ---
+
+
+@contextmanager
+def hold(root: Path, path: Path) -> Iterator[None]:
+    """Be the only process at work on a run. The system drops the lock of a process that ends, however it ends."""
+    locks = root / ".locks"
+    name = "-".join(path.relative_to(root).parts)
+    worker = locks / f"{name}.worker"
+    try:
+        locks.mkdir(parents=True, exist_ok=True)
+        with FileLock(locks / f"{name}.lock", timeout=0):
+            worker.write_text(f"process {os.getpid()} on {socket.gethostname()}\n")
+            try:
+                yield
+            finally:
+                worker.unlink(missing_ok=True)
+    except Timeout:
+        try:
+            who = worker.read_text().strip()
+        except OSError:
+            who = "another process"
+        raise Busy(f"{path}: {who} is at work on this run; wait for it, or stop it") from None
+    except OSError as error:
+        place = error.filename or locks
+        raise PerdureError(f"cannot write {place}: {error.strerror}; choose another place with --out") from None
+
+
+# --- finished runs ---
+
+
+def finish(path: Path, record: Mapping[str, Any], files: Iterable[str]) -> dict[str, Any]:
+    """Write the record, the last file of a run, with the checksums of the others and its own."""
+    sums = {name: _file_sum(path / name) for name in files}
+    content = {**record, "schema": SCHEMA, "files": sums}
+    content["check"] = _check(content)
+    write_json(path / "record.json", content)
+    return content
+
+
+def read_record(path: Path, thorough: bool = False) -> dict[str, Any] | None:
+    """The record of a finished run; None if there is none. Raises Damaged if it, or a file it names, is not whole."""
+    place = path / "record.json"
+    try:
+        record = json.loads(place.read_text("utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError):
+        raise Damaged(f"{place}: not a readable record") from None
+    if not isinstance(record, dict) or not isinstance(record.get("schema"), int):
+        raise Damaged(f"{place}: not a record of a run")
+    if record["schema"] > SCHEMA:
+        raise PerdureError(f"{place}: written by a newer perdure (schema {record['schema']}); update to read it")
+    if record.get("check") != _check(record):
+        raise Damaged(f"{place}: damaged, its checksum is wrong")
+    if thorough:
+        for name, wanted in record["files"].items():
+            if _file_sum(path / name) != wanted:
+                raise Damaged(f"{path / name}: damaged or gone, its checksum is not the one in the record")
+    return record
+
+
+def read_probes(path: Path) -> dict[str, Any]:
+    """What was measured of a finished model, by name; a damaged file is as good as none."""
+    found = {}
+    for file in sorted((path / "probes").glob("*.json")):
+        with suppress(OSError, ValueError):
+            found[file.stem] = json.loads(file.read_text("utf-8"))
+    return found
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a damaged file, so that it is neither used nor lost."""
+    number = 1
+    while (aside := path.with_name(f"{path.name}.damaged-{number}")).exists():
+        number += 1
+    try:
+        path.rename(aside)
+    except OSError as error:
+        raise PerdureError(f"cannot set {path} aside: {error.strerror}; move it away yourself") from None
+    return aside
+
+
+def _check(record: Mapping[str, Any]) -> str:
+    content = {name: value for name, value in record.items() if name != "check"}
+    return f"{zlib.crc32(json.dumps(content, sort_keys=True).encode()):08x}"
+
+
+def _file_sum(path: Path) -> str:
+    found = 0
+    try:
+        with path.open("rb") as file:
+            while chunk := file.read(1 << 22):
+                found = zlib.crc32(chunk, found)
+    except OSError:
+        return ""
+    return f"{found:08x}"

@@ -4,7 +4,7 @@ Project gradients away from what old tasks use, as GPM does. Before each new tas
 left; a layer with too little gets new inputs, learned mixtures of those it has, whose weights no old task knows.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,7 @@ BATCH = 64  # images at a time when the retain ratio is measured: the papers' ba
 
 
 class API(GPM):
+    remembers: ClassVar[tuple[str, ...]] = ("now",)
     memory: DualMemory
 
     def __init__(

@@ -16,6 +16,7 @@ from perdure.types import Batch, Gradient
 
 class ER(Method):
     may_need: ClassVar[frozenset[Need]] = frozenset({"task-identity", "stored-data"})
+    remembers: ClassVar[tuple[str, ...]] = ("filling",)
 
     def __init__(
         self,

@@ -33,6 +33,7 @@ class Climb:
 
 class FSDGPM(GPM):
     may_need: ClassVar[frozenset[Need]] = frozenset({"task-identity", "stored-data"})
+    remembers: ClassVar[tuple[str, ...]] = ("slowing", "filling", "attached")
 
     def __init__(
         self,

@@ -23,6 +23,7 @@ class Method(nn.Module):
     """
 
     may_need: ClassVar[frozenset[Need]] = frozenset({"task-identity"})
+    remembers: ClassVar[tuple[str, ...]] = ()  # plain attributes, besides tensors, that a lesson at hand depends on
 
     def __init__(self, net: Network) -> None:
         super().__init__()

@@ -5,7 +5,7 @@ layer receives. Gradients are multiplied by it, so that a step moves the weights
 """
 
 from copy import copy
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,8 @@ from perdure.types import Batch, Gradient, Lesson
 
 
 class OWM(Method):
+    remembers: ClassVar[tuple[str, ...]] = ("first", "images", "epochs", "of", "seen")
+
     def __init__(
         self,
         net: Network,

@@ -6,7 +6,7 @@ first task the fresh weights are perturbed once by trained noise.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -47,6 +47,8 @@ class Climb:
 
 
 class RCL(GPM):
+    remembers: ClassVar[tuple[str, ...]] = ("noise_ratios",)
+
     def __init__(
         self,
         net: Network,

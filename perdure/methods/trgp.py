@@ -5,7 +5,7 @@ layer, the old tasks whose directions hold much of the new task's gradient, and 
 weights again, multiplied by a scale matrix of its own: nothing in the shared weights moves for it.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,8 @@ from perdure.types import Gradient, Lesson, Weights
 
 
 class TRGP(GPM):
+    remembers: ClassVar[tuple[str, ...]] = ("learning",)
+
     def __init__(
         self,
         net: Network,

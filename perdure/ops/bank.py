@@ -27,7 +27,8 @@ class Bank(nn.Module):
         return tensor
 
     def __setitem__(self, name: str, tensor: Tensor) -> None:
-        tensor = tensor.detach()
+        # Laid out row by row, as it will be when it comes back from a file: products of other layouts round otherwise.
+        tensor = tensor.detach().contiguous()
         if self.trainable:
             self.register_parameter(_inner(name), nn.Parameter(tensor.clone()))
         else:

@@ -1,115 +1,77 @@
-"""The loop. It asks the method for a gradient, takes the step, watches the validation loss, and keeps the best."""
+"""The training loop: one screen, and no method's name in it."""
 
 import math
 import time
-from dataclasses import dataclass
-from typing import Literal
 
 import torch
 
 from perdure.errors import Diverged
 from perdure.methods.method import Method
-from perdure.schema import Count, Positive, Weight
-from perdure.seeding import chance, generator
-from perdure.train.evaluate import Score, evaluate_together
-from perdure.train.plateau import Linear, Plateau, Schedule
+from perdure.seeding import chance, generator, set_generator_states
+from perdure.train.evaluate import evaluate_together
+from perdure.train.plan import Plan
+from perdure.train.watch import Epoch, Now, Standing, Watch
 from perdure.types import Gradient, Lesson
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """How long and how fast to learn a lesson; the same for every method."""
+def fit(
+    method: Method, lesson: Lesson, plan: Plan, seed: int, watch: Watch | None = None, since: Standing | None = None
+) -> list[Epoch]:
+    """Learn one lesson, or go on with it `since` it was interrupted.
 
-    rate: Positive = 0.01  # η: learning rate at the start of each lesson
-    epochs: Count = 200  # at most so many
-    batch: Count = 64  # training images a step
-    schedule: Literal["plateau", "linear"] = "plateau"  # lower the rate when validation stalls, or evenly to zero
-    factor: Positive = 2.0  # plateau: what the rate is divided by
-    patience: Count = 6  # plateau: epochs without improvement before that
-    floor: Weight = 1e-5  # plateau: stop when the rate falls below
-    momentum: Weight = 0.0  # of SGD
-    keep: Literal["best", "last"] = "best"  # weights kept after a lesson: lowest validation loss, or the last
-    train_scores: bool = False  # also score the training set after each epoch, as the papers log it
-
-    def schedule_for_lesson(self) -> Schedule:
-        if self.schedule == "linear":
-            return Linear(self.rate, self.epochs)
-        return Plateau(self.rate, self.factor, self.patience, self.floor)
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """What one epoch came to."""
-
-    lesson: int
-    epoch: int
-    rate: float
-    valid: Score
-    train: Score | None
-    best: bool
-    seconds: float
-
-
-class Watch:
-    """Looks on. Override what you want to see."""
-
-    def caution(self, text: str) -> None:
-        """Something speaks against this run."""
-
-    def lesson(self, lesson: Lesson, plan: Plan) -> None:
-        """A lesson begins."""
-
-    def batch(self, done: int, of: int) -> None:
-        """A step was taken; `of` is how many samples the epoch has."""
-
-    def epoch(self, epoch: Epoch) -> None:
-        """An epoch is over."""
-
-
-def fit(method: Method, lesson: Lesson, plan: Plan, seed: int, watch: Watch | None = None) -> list[Epoch]:
-    """Learn one lesson. Batch order depends on (seed, lesson, epoch) alone, so methods can be compared pairwise."""
+    Batch order depends on (seed, lesson, epoch) alone, so methods can be compared pairwise.
+    """
     watch = watch or Watch()
     watch.lesson(lesson, plan)
-    for part in lesson.parts:
-        with chance(seed, "head", part.task):
-            method.net.add_head(part.classes)
-    with chance(seed, "begin", lesson.index):
-        method.begin(lesson)
+    if since is None:
+        for part in lesson.parts:
+            with chance(seed, "head", part.task):
+                method.net.add_head(part.classes)
+        with chance(seed, "begin", lesson.index):
+            method.begin(lesson)
     weights = method.trainable()
     optimizer = torch.optim.SGD(weights.values(), lr=plan.rate, momentum=plan.momentum)
-    schedule, kept, history = plan.schedule_for_lesson(), _copy(weights), []
-    for epoch in range(plan.epochs):
-        started, done = time.perf_counter(), 0
-        optimizer.param_groups[0]["lr"] = rate = schedule.rate
+    at = since or Standing(lesson.index, plan.schedule_for_lesson(), _copy(weights) if plan.keep == "best" else {})
+    for name, buffer in at.momentum.items():
+        optimizer.state[weights[name]]["momentum_buffer"] = buffer
+    while at.epoch < plan.epochs and not at.schedule.stopped:
+        started = time.perf_counter() - at.seconds
+        optimizer.param_groups[0]["lr"] = rate = at.schedule.rate
         method.train()
-        method.epoch(epoch, plan.epochs, rate / plan.rate)
-        with chance(seed, "train", lesson.index, epoch):
-            for batch in lesson.batches(plan.batch, generator(seed, "order", lesson.index, epoch)):
+        if at.batches == 0:
+            method.epoch(at.epoch, plan.epochs, rate / plan.rate)
+        done = min(at.batches * plan.batch, len(lesson))
+        with chance(seed, "train", lesson.index, at.epoch):
+            if at.batches:
+                set_generator_states(at.chance)
+            for batch in lesson.batches(plan.batch, generator(seed, "order", lesson.index, at.epoch), at.batches):
                 gradient = method.gradient(batch)
                 for name, weight in weights.items():
                     weight.grad = gradient.get(name)
                 optimizer.step()
+                at.batches, at.seconds = at.batches + 1, time.perf_counter() - started
                 watch.batch(done := done + len(batch), len(lesson))
+                watch.pause(Now(method, at, optimizer, epoch_ended=False))
         train = evaluate_together(method, ((p.task, p.train) for p in lesson.parts)) if plan.train_scores else None
         valid = evaluate_together(method, ((p.task, p.valid) for p in lesson.parts))
         if not math.isfinite(valid.loss):
             raise Diverged(
-                f"the loss is no longer a number after epoch {epoch + 1} of lesson {lesson.index + 1}; "
+                f"the loss is no longer a number after epoch {at.epoch + 1} of lesson {lesson.index + 1}; "
                 f"lower the learning rate, e.g. --plan rate={plan.rate / 5:g}{method.remedy()}"
             )
-        if (best := schedule.see(valid.loss)) and plan.keep == "best":
-            kept = _copy(weights)
-        history.append(Epoch(lesson.index, epoch, rate, valid, train, best, time.perf_counter() - started))
-        watch.epoch(history[-1])
-        if schedule.stopped:
-            break
+        if (best := at.schedule.see(valid.loss)) and plan.keep == "best":
+            at.kept = _copy(weights)
+        at.history.append(Epoch(lesson.index, at.epoch, rate, valid, train, best, time.perf_counter() - started))
+        at.epoch, at.batches, at.seconds = at.epoch + 1, 0, 0.0
+        watch.epoch(at.history[-1])
+        watch.pause(Now(method, at, optimizer, epoch_ended=True))
     optimizer.zero_grad()
     if plan.keep == "best":
         with torch.no_grad():
-            torch._foreach_copy_(list(weights.values()), list(kept.values()))
+            torch._foreach_copy_(list(weights.values()), [at.kept[name] for name in weights])
     with chance(seed, "end", lesson.index):
         method.end(lesson)
-    return history
+    return at.history
 
 
 def _copy(weights: dict[str, torch.nn.Parameter]) -> Gradient:

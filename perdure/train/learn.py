@@ -2,29 +2,33 @@
 
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 
 import torch
 
 from perdure.methods.method import Method
 from perdure.train.evaluate import evaluate
-from perdure.train.fit import Epoch, Plan, Watch, fit
+from perdure.train.fit import fit
+from perdure.train.plan import Plan
+from perdure.train.watch import Learned, Standing, Watch
 from perdure.types import Task
 
 
-@dataclass
-class Learned:
-    """What learning a stream came to."""
+def learn(
+    method: Method,
+    stream: Iterable[Task],
+    plan: Plan,
+    seed: int = 1,
+    watch: Watch | None = None,
+    *,
+    learned: Learned | None = None,
+    since: Standing | None = None,
+) -> Learned:
+    """Learn task after task; after each lesson, test every task seen so far.
 
-    matrix: list[list[float]] = field(default_factory=list)  # row: after a lesson; column: task; percent
-    epochs: list[Epoch] = field(default_factory=list)
-    tasks: list[Task] = field(default_factory=list)
-    seconds: float = 0.0  # of training, evaluation left out
-
-
-def learn(method: Method, stream: Iterable[Task], plan: Plan, seed: int = 1, watch: Watch | None = None) -> Learned:
-    """Learn task after task; after each lesson, test every task seen so far."""
-    learned = Learned()
+    A run that was interrupted goes on: `learned` is what it had come to, and `since` where the lesson at hand stood.
+    """
+    learned = Learned() if learned is None else learned
+    watch = watch or Watch()
     device = next(method.parameters()).device
 
     def arriving() -> Iterator[Task]:
@@ -33,11 +37,15 @@ def learn(method: Method, stream: Iterable[Task], plan: Plan, seed: int = 1, wat
             yield learned.tasks[-1]
 
     for lesson in method.lessons(arriving()):
-        started = time.perf_counter()
-        learned.epochs += fit(method, lesson, plan, seed, watch)
+        if lesson.index < len(learned.matrix):
+            continue
+        started = time.perf_counter() - (since.spent() if since else 0.0)
+        learned.epochs += fit(method, lesson, plan, seed, watch, since)
+        since = None
         _settle(device)
         learned.seconds += time.perf_counter() - started
         learned.matrix.append([evaluate(method, task.test, i).accuracy for i, task in enumerate(learned.tasks)])
+        watch.lesson_over(method, learned)
     return learned
 
 

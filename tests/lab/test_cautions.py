@@ -9,7 +9,7 @@ from perdure.errors import UnknownName
 from perdure.lab.cautions import cautions
 from perdure.lab.run import build, run
 from perdure.lab.spec import spec
-from perdure.train.fit import Watch
+from perdure.train.watch import Watch
 
 
 def said(method: str, *without: str, **wishes: object) -> str:

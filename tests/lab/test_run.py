@@ -14,7 +14,7 @@ from perdure.lab.run import build, open_stream, run
 from perdure.lab.spec import assignments, preset, presets, spec
 from perdure.lab.store import write, write_json
 from perdure.schema import checked, values_of
-from perdure.train.fit import Plan
+from perdure.train.plan import Plan
 
 
 def test_a_record_holds_what_its_matrix_says(tmp_path: Path) -> None:
@@ -26,7 +26,8 @@ def test_a_record_holds_what_its_matrix_says(tmp_path: Path) -> None:
     assert all(0 <= value <= 100 for row in matrix for value in row)
     assert len(record["fgsm"]["acc"]) == 3
     folder = Path(record["path"])
-    assert json.loads((folder / "record.json").read_text()) == record
+    written = json.loads((folder / "record.json").read_text())
+    assert {**written, "fgsm": json.loads((folder / "probes/fgsm.json").read_text()), "path": str(folder)} == record
     assert len((folder / "epochs.jsonl").read_text().splitlines()) == sum(record["epochs_run"]) == 6
     assert set(record["facts"]["basis"]) == {"conv1", "conv2", "conv3", "fc1", "fc2"}
 

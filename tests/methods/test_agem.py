@@ -11,7 +11,8 @@ from perdure.methods.method import Method
 from perdure.nets.mlp import MLP
 from perdure.nets.network import Network
 from perdure.ops.algebra import dot, grad, norm
-from perdure.train.fit import Plan, fit
+from perdure.train.fit import fit
+from perdure.train.plan import Plan
 from perdure.types import Batch, Stream
 
 PLAN = Plan(rate=0.02, epochs=5, batch=16, schedule="linear", keep="last")

@@ -17,7 +17,8 @@ from perdure.nets.network import Backbone, Network
 from perdure.nets.resnet18 import ResNet18
 from perdure.ops.dual import protected
 from perdure.train.evaluate import evaluate
-from perdure.train.fit import Plan, fit
+from perdure.train.fit import fit
+from perdure.train.plan import Plan
 from perdure.types import Lesson, Stream
 
 PLAN = Plan(rate=0.05, epochs=1, batch=16, schedule="linear", keep="last")

@@ -17,7 +17,8 @@ from perdure.nets.alexnet import SlimAlexNet
 from perdure.nets.mlp import MLP
 from perdure.nets.network import Network
 from perdure.schema import checked, values_of
-from perdure.train.fit import Plan, fit
+from perdure.train.fit import fit
+from perdure.train.plan import Plan
 from perdure.types import Lesson, Part, Split, Stream
 
 PLAN = Plan(rate=0.05, epochs=2, batch=16, schedule="linear", keep="last")

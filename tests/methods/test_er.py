@@ -14,7 +14,8 @@ from perdure.nets.mlp import MLP
 from perdure.nets.network import Network
 from perdure.ops.algebra import norm
 from perdure.train.evaluate import evaluate
-from perdure.train.fit import Plan, fit
+from perdure.train.fit import fit
+from perdure.train.plan import Plan
 from perdure.types import Lesson, Stream
 
 PLAN = Plan(rate=0.02, epochs=5, batch=16, schedule="linear", keep="last")

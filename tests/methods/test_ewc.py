@@ -17,7 +17,8 @@ from perdure.nets.network import Network
 from perdure.ops.algebra import norm
 from perdure.ops.fisher import quadratic_penalty
 from perdure.train.evaluate import evaluate
-from perdure.train.fit import Plan, fit
+from perdure.train.fit import fit
+from perdure.train.plan import Plan
 from perdure.types import Batch, Lesson, Stream
 
 PLAN = Plan(rate=0.002, epochs=4, batch=16, schedule="linear", keep="last")

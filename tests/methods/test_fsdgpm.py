@@ -12,7 +12,8 @@ from perdure.nets.mlp import MLP
 from perdure.nets.network import Network
 from perdure.ops.algebra import grad, norm
 from perdure.ops.subspace import extend
-from perdure.train.fit import Plan, fit
+from perdure.train.fit import fit
+from perdure.train.plan import Plan
 from perdure.types import Batch, Lesson, Stream
 
 PLAN = Plan(rate=0.02, epochs=2, batch=30, schedule="linear", keep="last")

@@ -10,8 +10,8 @@ from perdure.errors import BadData
 from perdure.methods.mtl import MTL
 from perdure.nets.mlp import MLP
 from perdure.nets.network import Network
-from perdure.train.fit import Plan
 from perdure.train.learn import learn
+from perdure.train.plan import Plan
 from perdure.types import Stream
 
 

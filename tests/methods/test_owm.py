@@ -17,8 +17,9 @@ from perdure.nets.network import Backbone, Network
 from perdure.nets.resnet18 import ResNet18
 from perdure.ops.algebra import norm
 from perdure.train.evaluate import evaluate
-from perdure.train.fit import Plan, fit
+from perdure.train.fit import fit
 from perdure.train.learn import learn
+from perdure.train.plan import Plan
 from perdure.types import Batch, Lesson, Stream
 
 PLAN = Plan(rate=0.05, epochs=2, batch=16, schedule="linear", keep="last")

@@ -12,7 +12,8 @@ from perdure.methods.rcl import RCL
 from perdure.nets.mlp import MLP
 from perdure.nets.network import Network
 from perdure.nets.resnet18 import ResNet18
-from perdure.train.fit import Plan, fit
+from perdure.train.fit import fit
+from perdure.train.plan import Plan
 from perdure.types import Batch, Stream
 
 PLAN = Plan(rate=0.05, epochs=2, batch=32, schedule="linear", keep="last")

@@ -14,8 +14,9 @@ from perdure.methods.rcl import RCL
 from perdure.nets.mlp import MLP
 from perdure.nets.network import Network
 from perdure.train.evaluate import evaluate
-from perdure.train.fit import Plan, fit
+from perdure.train.fit import fit
 from perdure.train.learn import learn
+from perdure.train.plan import Plan
 from perdure.train.plateau import Linear, Plateau
 from perdure.types import Gradient, Lesson, Part, Split, Stream, Task, cut
 

@@ -1,0 +1,97 @@
+"""One run as a piece of work that can be sent to another process or machine, and what is told of it meanwhile."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from perdure.errors import PerdureError
+from perdure.lab.run import run
+from perdure.lab.spec import RunSpec
+from perdure.train.plan import Plan
+from perdure.train.watch import Epoch, Watch
+from perdure.types import Lesson
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run and where it is to be done."""
+
+    spec: RunSpec
+    out: str  # the store
+    root: str | None = None  # where image files are
+    device: str = "cpu"
+    probes: tuple[str, ...] = ()
+    every: float = 60.0  # seconds between checkpoints
+
+    def plain(self) -> dict[str, Any]:
+        return {**asdict(self), "spec": self.spec.plain()}
+
+    @classmethod
+    def from_plain(cls, content: Mapping[str, Any]) -> "Job":
+        spec = RunSpec.from_plain(content["spec"])
+        return cls(**{**content, "spec": spec, "probes": tuple(content["probes"])})
+
+
+Kind = Literal["started", "epoch", "caution", "done", "failed", "stopped", "lost"]
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened to a job.
+
+    Facts by kind: epoch has lesson, epoch, epochs, loss, accuracy, seconds; caution has text; done has record;
+    failed, stopped and lost have error, one line. A lost job, whose worker is gone, will be tried again.
+    """
+
+    job: int  # its place among the jobs
+    kind: Kind
+    facts: dict[str, Any]
+
+
+class Executor(Protocol):
+    """Does jobs, several at a time, wherever it does them. Every job ends with one of done, failed, stopped."""
+
+    def do(self, jobs: Sequence[Job]) -> Iterator[Event]: ...
+
+
+Tell = Callable[[Kind, dict[str, Any]], None]
+
+
+class Teller(Watch):
+    """Passes on what is seen of a run."""
+
+    def __init__(self, tell: Tell) -> None:
+        self.tell, self.epochs = tell, 1
+
+    def caution(self, text: str) -> None:
+        self.tell("caution", {"text": text})
+
+    def lesson(self, lesson: Lesson, plan: Plan) -> None:  # noqa: ARG002
+        self.epochs = plan.epochs
+
+    def epoch(self, epoch: Epoch) -> None:
+        valid = {"loss": epoch.valid.loss, "accuracy": epoch.valid.accuracy}
+        place = {"lesson": epoch.lesson, "epoch": epoch.epoch, "epochs": self.epochs, "seconds": epoch.seconds}
+        self.tell("epoch", {**place, **valid})
+
+
+def work(job: Job, tell: Tell) -> None:
+    """Do one job here and now. Errors that a user can mend are told, not raised; others are told with their kind."""
+    tell("started", {})
+    try:
+        record = run(
+            job.spec,
+            out=Path(job.out),
+            root=None if job.root is None else Path(job.root),
+            device=job.device,
+            probes=job.probes,
+            every=job.every,
+            watch=Teller(tell),
+        )
+    except PerdureError as error:
+        tell("stopped" if error.exit_code > 128 else "failed", {"error": str(error)})
+    except Exception as error:  # a fault of ours must not take the other runs with it
+        tell("failed", {"error": f"{type(error).__name__}: {error}"})
+    else:
+        tell("done", {"record": record})

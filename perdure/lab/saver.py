@@ -1,0 +1,132 @@
+"""Saves a run while it goes on, and stops it when it is told to."""
+
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from perdure.errors import Damaged, PerdureError, Stopped
+from perdure.lab import checkpoint
+from perdure.lab.checkpoint import Saved
+from perdure.lab.store import set_aside
+from perdure.methods.method import Method
+from perdure.train.plan import Plan
+from perdure.train.watch import Epoch, Learned, Now, Standing, Watch
+from perdure.types import Lesson
+
+KEPT = 2  # checkpoints: should the latest turn out damaged, there is the one before
+
+
+class Saver(Watch):
+    """Writes a checkpoint after every lesson, and within one when `every` seconds have passed since the last."""
+
+    def __init__(self, folder: Path, digest: str, learned: Learned, every: float) -> None:
+        self.folder, self.digest, self.learned, self.every = folder, digest, learned, every
+        self.saved_at = time.monotonic()  # a clock that never goes backwards
+        self.asked_to_stop: int | None = None
+
+    def pause(self, now: Now) -> None:
+        if self.asked_to_stop is not None:
+            self.save(now.method, now.standing())
+            self.stop(f"task {now.at.lesson + 1}, epoch {now.at.epoch + 1}")
+        elif time.monotonic() - self.saved_at >= self.every:
+            self.save(now.method, now.standing())
+
+    def lesson_over(self, method: Method, learned: Learned) -> None:
+        self.save(method, None)
+        if self.asked_to_stop is not None:
+            self.stop(f"the end of task {len(learned.matrix)}")
+
+    def save(self, method: Method, standing: Standing | None) -> None:
+        before = _numbered(self.folder)
+        number = before[-1][0] + 1 if before else 1
+        checkpoint.save(self.folder / f"{number:06d}.safetensors", self.digest, method, self.learned, standing)
+        for _, old in before[: len(before) + 1 - KEPT]:
+            old.unlink(missing_ok=True)
+        self.saved_at = time.monotonic()
+
+    def stop(self, where: str) -> None:
+        assert self.asked_to_stop is not None
+        raise Stopped(f"stopped at {where}; all is saved, and the same command goes on from there", self.asked_to_stop)
+
+
+def latest(folder: Path, plan: Plan, digest: str) -> tuple[Saved | None, list[str]]:
+    """The newest checkpoint that is whole, and what had to be set aside to find it."""
+    said: list[str] = []
+    for _, path in reversed(_numbered(folder)):
+        try:
+            return checkpoint.load(path, plan, digest), said
+        except Damaged as error:
+            said.append(f"{error}; set aside as {set_aside(path).name}")
+    return None, said
+
+
+def discard(folder: Path) -> None:
+    """Remove the checkpoints of a run that is finished."""
+    for _, path in _numbered(folder):
+        path.unlink(missing_ok=True)
+    with suppress(OSError):  # something that was set aside is left in it, or it was never made
+        folder.rmdir()
+
+
+@contextmanager
+def stoppable(saver: Saver) -> Iterator[None]:
+    """Ctrl-C and SIGTERM let the step at hand end, save and stop; a second Ctrl-C stops at once."""
+
+    def ask(number: int, _frame: FrameType | None) -> None:
+        if saver.asked_to_stop is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        saver.asked_to_stop = number
+
+    before: dict[int, Any] = {}
+    with suppress(ValueError):  # not the main thread: whoever runs it there stops it in another way
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before[number] = signal.signal(number, ask)
+    try:
+        yield
+    finally:
+        for caught, handler in before.items():
+            signal.signal(caught, handler)
+
+
+class Several(Watch):
+    """Lets several look on; the first comes first."""
+
+    def __init__(self, watches: Sequence[Watch]) -> None:
+        self.watches = watches
+
+    def caution(self, text: str) -> None:
+        for watch in self.watches:
+            watch.caution(text)
+
+    def lesson(self, lesson: Lesson, plan: Plan) -> None:
+        for watch in self.watches:
+            watch.lesson(lesson, plan)
+
+    def batch(self, done: int, of: int) -> None:
+        for watch in self.watches:
+            watch.batch(done, of)
+
+    def epoch(self, epoch: Epoch) -> None:
+        for watch in self.watches:
+            watch.epoch(epoch)
+
+    def pause(self, now: Now) -> None:
+        for watch in self.watches:
+            watch.pause(now)
+
+    def lesson_over(self, method: Method, learned: Learned) -> None:
+        for watch in self.watches:
+            watch.lesson_over(method, learned)
+
+
+def _numbered(folder: Path) -> list[tuple[int, Path]]:
+    """The checkpoints there are, oldest first."""
+    try:
+        found = [(int(path.stem), path) for path in folder.glob("*.safetensors") if path.stem.isdigit()]
+    except OSError as error:
+        raise PerdureError(f"{folder}: cannot be read ({error.strerror}); check that you may read it") from None
+    return sorted(found)

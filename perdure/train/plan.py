@@ -1,0 +1,28 @@
+"""How long and how fast to learn."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from perdure.schema import Count, Positive, Weight
+from perdure.train.plateau import Linear, Plateau, Schedule
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How long and how fast to learn a lesson; the same for every method."""
+
+    rate: Positive = 0.01  # η: learning rate at the start of each lesson
+    epochs: Count = 200  # at most so many
+    batch: Count = 64  # training images a step
+    schedule: Literal["plateau", "linear"] = "plateau"  # lower the rate when validation stalls, or evenly to zero
+    factor: Positive = 2.0  # plateau: what the rate is divided by
+    patience: Count = 6  # plateau: epochs without improvement before that
+    floor: Weight = 1e-5  # plateau: stop when the rate falls below
+    momentum: Weight = 0.0  # of SGD
+    keep: Literal["best", "last"] = "best"  # weights kept after a lesson: lowest validation loss, or the last
+    train_scores: bool = False  # also score the training set after each epoch, as the papers log it
+
+    def schedule_for_lesson(self) -> Schedule:
+        if self.schedule == "linear":
+            return Linear(self.rate, self.epochs)
+        return Plateau(self.rate, self.factor, self.patience, self.floor)

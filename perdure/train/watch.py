@@ -1,0 +1,94 @@
+"""What can be seen of a run while it goes on, and what is needed to take it up again."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from perdure.methods.method import Method
+from perdure.seeding import generator_states
+from perdure.train.evaluate import Score
+from perdure.train.plan import Plan
+from perdure.train.plateau import Schedule
+from perdure.types import Gradient, Lesson, Task
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What one epoch came to."""
+
+    lesson: int
+    epoch: int
+    rate: float
+    valid: Score
+    train: Score | None
+    best: bool
+    seconds: float
+
+
+@dataclass
+class Standing:
+    """Where a lesson stands between two steps. With the method's own state, all that is needed to go on from there."""
+
+    lesson: int
+    schedule: Schedule
+    kept: Gradient  # the weights to keep, where those are the best so far
+    epoch: int = 0
+    batches: int = 0  # done in this epoch
+    seconds: float = 0.0  # spent in this epoch
+    history: list[Epoch] = field(default_factory=list)
+    momentum: Gradient = field(default_factory=dict)
+    chance: dict[str, Tensor] = field(default_factory=dict)  # states of torch's generators
+
+    def spent(self) -> float:
+        """Seconds that the lesson took so far."""
+        return sum(epoch.seconds for epoch in self.history) + self.seconds
+
+
+@dataclass
+class Learned:
+    """What learning a stream came to, so far or in the end."""
+
+    matrix: list[list[float]] = field(default_factory=list)  # row: after a lesson; column: task; percent
+    epochs: list[Epoch] = field(default_factory=list)
+    tasks: list[Task] = field(default_factory=list)
+    seconds: float = 0.0  # of training, evaluation left out
+
+
+class Watch:
+    """Looks on. Override what you want to see."""
+
+    def caution(self, text: str) -> None:
+        """Something speaks against this run."""
+
+    def lesson(self, lesson: Lesson, plan: Plan) -> None:
+        """A lesson begins, or goes on."""
+
+    def batch(self, done: int, of: int) -> None:
+        """A step was taken; `of` is how many samples the epoch has."""
+
+    def epoch(self, epoch: Epoch) -> None:
+        """An epoch is over."""
+
+    def pause(self, now: "Now") -> None:
+        """Between two steps: the moment to save, or to stop by raising."""
+
+    def lesson_over(self, method: Method, learned: Learned) -> None:
+        """A lesson is over, and every task seen so far was tested."""
+
+
+@dataclass(frozen=True)
+class Now:
+    """A lesson between two steps, to look at; `standing()` gathers what is needed to go on from here."""
+
+    method: Method
+    at: Standing
+    optimizer: torch.optim.SGD
+    epoch_ended: bool
+
+    def standing(self) -> Standing:
+        weights = self.method.trainable()
+        found = {name: self.optimizer.state.get(weight, {}).get("momentum_buffer") for name, weight in weights.items()}
+        self.at.momentum = {name: buffer for name, buffer in found.items() if buffer is not None}
+        self.at.chance = generator_states()
+        return self.at

@@ -1,0 +1,105 @@
+"""Interrupted at any moment and taken up again, a run ends bit for bit as one that was left alone."""
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from perdure import registry
+from perdure.lab.checkpoint import load, read_epochs
+from perdure.lab.run import run
+from perdure.lab.spec import spec
+from perdure.train.watch import Watch
+
+METHODS = list(registry.methods)
+# Enough of everything: two lessons of two epochs, four batches each, momentum and best weights in play.
+PLAN = {"epochs": 2, "momentum": 0.5, "keep": "best"}
+
+
+class PulledPlug(BaseException):
+    """Nothing in the code expects it."""
+
+
+class Plug(Watch):
+    """Pulls the plug at the n-th moment between two steps, or right after a lesson."""
+
+    def __init__(self, moment):
+        self.left = moment
+
+    def pause(self, _now):
+        self.left -= 1
+        if self.left == 0:
+            raise PulledPlug
+
+    def lesson_over(self, _method, _learned):
+        self.pause(None)
+
+
+class Count(Watch):
+    def __init__(self):
+        self.moments = 0
+
+    def pause(self, _now):
+        self.moments += 1
+
+    def lesson_over(self, _method, _learned):
+        self.moments += 1
+
+
+def wanted(method):
+    return spec(method, "synthetic", tasks=2, plan=PLAN)
+
+
+def outcome(record, plan):
+    saved = load(f"{record['path']}/model.safetensors", plan)
+    lines = read_epochs(Path(record["path"]) / "epochs.jsonl")
+    timeless = {
+        name: value for name, value in record.items() if name not in ("seconds", "path", "files", "check", "versions")
+    }
+    epochs = [(epoch.lesson, epoch.epoch, epoch.rate, epoch.valid, epoch.best) for epoch in lines]
+    return saved.state, timeless, epochs
+
+
+def same(one, other):
+    assert one[1:] == other[1:]
+    assert set(one[0]) == set(other[0])
+    return all(torch.equal(one[0][name], other[0][name]) for name in one[0])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_interrupted_at_random_moments(method, tmp_path):
+    asked = wanted(method)
+    count = Count()
+    whole = outcome(run(asked, out=tmp_path / "whole", watch=count), asked.plan)
+    chance = random.Random(method)
+    for attempt in range(3):
+        out, kills = tmp_path / str(attempt), 0
+        while True:
+            # Saved every step, or only now and then, so that several steps are taken twice.
+            try:
+                record = run(
+                    asked, out=out, watch=Plug(chance.randint(1, count.moments)), every=chance.choice([0, 1e9])
+                )
+                break
+            except PulledPlug:
+                kills += 1
+            assert kills < 50
+        assert same(outcome(record, asked.plan), whole)
+        assert not (out / "synthetic" / method / "checkpoint").exists()
+
+
+@pytest.mark.parametrize("moment", range(1, 19))
+def test_interrupted_at_every_moment(moment, tmp_path):
+    asked = wanted("rcl")
+    whole = outcome(run(asked, out=tmp_path / "whole"), asked.plan)
+    with pytest.raises(PulledPlug):
+        run(asked, out=tmp_path / "cut", watch=Plug(moment), every=0)
+    record = run(asked, out=tmp_path / "cut")
+    assert same(outcome(record, asked.plan), whole)
+
+
+def test_the_comparison_can_fail(tmp_path):
+    asked, other = wanted("gpm"), spec("gpm", "synthetic", tasks=2, seed=2, plan=PLAN)
+    one, two = (outcome(run(which, out=tmp_path), which.plan) for which in (asked, other))
+    assert not all(torch.equal(one[0][name], two[0][name]) for name in one[0])
