@@ -32,7 +32,7 @@ def guarded(action: Callable[P, None]) -> Callable[P, None]:
             complain(error)
             raise typer.Exit(error.exit_code) from None
         except KeyboardInterrupt:
-            notes.print("perdure: stopped; what was finished before is in its place, this run left nothing behind")
+            notes.print("perdure: stopped; what was finished is in its place, and the same command goes on from there")
             raise typer.Exit(130) from None
         except BrokenPipeError:  # the reader went away, e.g. `perdure ls | head`
             sys.stderr.close()
