@@ -59,7 +59,8 @@ def run(
     watch: Watch | None = None,
     every: float = 60.0,
 ) -> dict[str, Any]:
-    """Do it, leave the record and the learned state in a directory, and return the record.
+    """Do it, leave the record and the learned state in a directory, and return the record, where it is, and whether it
+    was there already.
 
     A run that is finished is not computed again, and one that was interrupted goes on from its last checkpoint, of
     which one is written `every` so many seconds. A stream that is open already, as `open_stream` opens it, is not
@@ -73,6 +74,7 @@ def run(
     watch = watch or Watch()
     with hold(out, path):
         record = finished(path, watch)
+        already_done = record is not None
         if record is None:
             method = build(spec, stream).to(place)
             record = _go_on(spec, stream, method, path, digest, without, watch, every)
@@ -81,7 +83,7 @@ def run(
             method, tasks = reopen(path, spec, stream, place)
             for name in sorted(missing):
                 write_json(path / "probes" / f"{name}.json", measures[name](method, tasks))
-    return {**record, **read_probes(path), "path": str(path)}
+    return {**record, **read_probes(path), "path": str(path), "already_done": already_done}
 
 
 def finished(path: Path, watch: Watch) -> dict[str, Any] | None:

@@ -55,7 +55,9 @@ def outcome(record, plan):
     saved = load(f"{record['path']}/model.safetensors", plan)
     lines = read_epochs(Path(record["path"]) / "epochs.jsonl")
     timeless = {
-        name: value for name, value in record.items() if name not in ("seconds", "path", "files", "check", "versions")
+        name: value
+        for name, value in record.items()
+        if name not in ("seconds", "path", "already_done", "files", "check", "versions")
     }
     epochs = [(epoch.lesson, epoch.epoch, epoch.rate, epoch.valid, epoch.best) for epoch in lines]
     return saved.state, timeless, epochs

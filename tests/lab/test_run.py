@@ -27,7 +27,12 @@ def test_a_record_holds_what_its_matrix_says(tmp_path: Path) -> None:
     assert len(record["fgsm"]["acc"]) == 3
     folder = Path(record["path"])
     written = json.loads((folder / "record.json").read_text())
-    assert {**written, "fgsm": json.loads((folder / "probes/fgsm.json").read_text()), "path": str(folder)} == record
+    assert {
+        **written,
+        "fgsm": json.loads((folder / "probes/fgsm.json").read_text()),
+        "path": str(folder),
+        "already_done": False,
+    } == record
     assert len((folder / "epochs.jsonl").read_text().splitlines()) == sum(record["epochs_run"]) == 6
     assert set(record["facts"]["basis"]) == {"conv1", "conv2", "conv3", "fc1", "fc2"}
 

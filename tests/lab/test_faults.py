@@ -1,0 +1,294 @@
+"""Whatever happens to the store, nothing finished is lost, and each fault is one clear line."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from perdure.errors import Busy, Damaged, PerdureError, Stopped
+from perdure.lab import checkpoint
+from perdure.lab.run import run
+from perdure.lab.spec import spec
+from perdure.lab.store import hold, read_record, write
+from perdure.train.watch import Watch
+
+ASKED = spec("gpm", "synthetic", tasks=2, plan={"epochs": 2})
+
+
+class Heard(Watch):
+    """Remembers what was said, and whether anything was learned."""
+
+    def __init__(self):
+        self.said, self.epochs = [], 0
+
+    def caution(self, text):
+        self.said.append(text)
+
+    def epoch(self, _epoch):
+        self.epochs += 1
+
+
+class Pull(Exception):
+    pass
+
+
+class PullAfter(Watch):
+    def __init__(self, epochs):
+        self.left = epochs
+
+    def epoch(self, _epoch):
+        self.left -= 1
+        if self.left < 0:
+            raise Pull
+
+
+def state(record):
+    return checkpoint.load(Path(record["path"]) / "model.safetensors", ASKED.plan).state
+
+
+def equal(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """What an undisturbed run comes to."""
+    return state(run(ASKED, out=tmp_path_factory.mktemp("whole")))
+
+
+@pytest.fixture
+def done(tmp_path):
+    """A finished run."""
+    record = run(ASKED, out=tmp_path)
+    return Path(record["path"])
+
+
+@pytest.fixture
+def begun(tmp_path):
+    """A run that was interrupted in its second lesson, with two checkpoints."""
+    with pytest.raises(Pull):
+        run(ASKED, out=tmp_path, watch=PullAfter(3), every=0)
+    (path,) = (tmp_path / "synthetic" / "gpm").iterdir()
+    assert len(list((path / "checkpoint").iterdir())) == 2
+    return path
+
+
+def again(path, **wishes):
+    heard = Heard()
+    return run(ASKED, out=path.parents[2], watch=heard, **wishes), heard
+
+
+def test_finished_runs_are_not_computed_again(done):
+    before = {file: file.stat().st_mtime_ns for file in done.rglob("*") if file.is_file()}
+    record, heard = again(done)
+    assert record["already_done"]
+    assert heard.epochs == 0
+    assert before == {file: file.stat().st_mtime_ns for file in done.rglob("*") if file.is_file()}
+
+
+# --- damage to a finished run ---
+
+
+def flip(path, place):
+    content = bytearray(path.read_bytes())
+    content[place] ^= 4
+    path.write_bytes(content)
+
+
+DAMAGE = {
+    "record cut short": (lambda path: write(path / "record.json", (path / "record.json").read_bytes()[:100]), False),
+    "record empty": (lambda path: write(path / "record.json", b""), False),
+    "record a list": (lambda path: write(path / "record.json", b"[]"), False),
+    "a figure changed by hand": (
+        lambda path: write(
+            path / "record.json", (path / "record.json").read_bytes().replace(b'"seed": 1', b'"seed": 2')
+        ),
+        False,
+    ),
+    "epochs gone": (lambda path: (path / "epochs.jsonl").unlink(), True),
+    "bit flipped in the model": (lambda path: flip(path / "model.safetensors", -9), True),
+    "model cut short": (lambda path: write(path / "model.safetensors", b"\0" * 9), True),
+    "model gone": (lambda path: (path / "model.safetensors").unlink(), True),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_damaged_run_is_named_set_aside_and_made_again(done, whole, kind):
+    spoil, anew = DAMAGE[kind]
+    spoil(done)
+    record, heard = again(done)
+    assert heard.said
+    assert all("\n" not in line for line in heard.said)
+    assert "set aside as record.json.damaged-1" in heard.said[0]
+    assert (heard.epochs > 0) == anew  # from the model that is whole, no epoch need be learned again
+    assert equal(state(record), whole)
+    assert read_record(done, thorough=True)
+
+
+def test_a_record_of_a_newer_schema_is_left_alone(done):
+    record = json.loads((done / "record.json").read_text())
+    content = json.dumps({**record, "schema": 99})
+    (done / "record.json").write_text(content)
+    with pytest.raises(PerdureError, match=r"newer perdure \(schema 99\); update"):
+        again(done)
+    assert (done / "record.json").read_text() == content
+
+
+# --- damage to checkpoints ---
+
+
+@pytest.mark.parametrize("how", ["cut short", "bit in a tensor", "bit in the header", "empty", "of another run"])
+@pytest.mark.parametrize("both", [False, True], ids=["the latest", "both"])
+def test_a_damaged_checkpoint_costs_one_interval_at_most(begun, whole, how, both):
+    files = sorted((begun / "checkpoint").iterdir())
+    for path in files if both else files[-1:]:
+        if how == "cut short":
+            path.write_bytes(path.read_bytes()[:-5])
+        elif how == "bit in a tensor":
+            flip(path, -5)
+        elif how == "bit in the header":
+            flip(path, path.read_bytes().index(b"matrix"))
+        elif how == "empty":
+            path.write_bytes(b"")
+        else:
+            content = path.read_bytes()
+            path.write_bytes(content)
+            saved = checkpoint.load(path, ASKED.plan)
+            assert saved.learned.matrix
+            with pytest.raises(Damaged, match="of another run"):
+                checkpoint.load(path, ASKED.plan, "0123456789abcdef")
+            return
+    record, heard = again(begun)
+    assert len(heard.said) == (2 if both else 1)
+    assert all("set aside as" in line for line in heard.said)
+    assert heard.epochs == (4 if both else 1)
+    assert equal(state(record), whole)
+
+
+def test_a_checkpoint_of_a_newer_schema_is_left_alone(begun, monkeypatch):
+    monkeypatch.setattr(checkpoint, "SCHEMA", 0)
+    with pytest.raises(PerdureError, match="newer perdure"):
+        again(begun)
+    assert len(list((begun / "checkpoint").iterdir())) == 2
+
+
+def test_half_written_files_are_never_met(begun, whole):
+    """What a crash in the middle of a write leaves is a hidden file that nobody reads."""
+    (begun / "checkpoint" / ".000009.safetensors.abc").write_bytes(b"half")
+    (begun / ".record.json.xyz").write_bytes(b"{")
+    record, heard = again(begun)
+    assert heard.said == []
+    assert equal(state(record), whole)
+
+
+# --- a disk that is full, rights that are gone ---
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EIO])
+@pytest.mark.parametrize("when", ["fsync", "replace", "save"])
+def test_a_write_that_fails_is_one_line_and_loses_nothing(begun, whole, monkeypatch, code, when):
+    before = {path.name for path in begun.rglob("*")}
+    error = OSError(code, os.strerror(code))
+
+    def fail(*_args, **_kwargs):
+        raise error
+
+    with monkeypatch.context() as patch:
+        place = {"fsync": "os.fsync", "replace": "pathlib.Path.replace", "save": "safetensors.torch.save_file"}[when]
+        patch.setattr(place, fail)
+        with pytest.raises(PerdureError) as caught:
+            run(ASKED, out=begun.parents[2], every=0)
+    assert os.strerror(code) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert {path.name for path in begun.rglob("*")} == before
+    assert equal(state(run(ASKED, out=begun.parents[2])), whole)
+
+
+def test_a_clock_that_goes_backwards_changes_nothing(tmp_path, whole, monkeypatch):
+    now = iter(range(10**9, 0, -1000))
+    monkeypatch.setattr(time, "time", lambda: float(next(now)))
+    assert equal(state(run(ASKED, out=tmp_path)), whole)
+
+
+# --- two processes ---
+
+
+def test_a_second_process_says_so_and_leaves(tmp_path):
+    path = tmp_path / "six" / "gpm" / "0123"
+    with hold(tmp_path, path):
+        places = f"Path({str(tmp_path)!r}), Path({str(path)!r})"
+        code = f"from pathlib import Path; from perdure.lab.store import hold; hold({places}).__enter__()"
+        other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert "Busy" in other.stderr
+        assert f"process {os.getpid()} on " in other.stderr
+        assert "wait for it, or stop it" in other.stderr
+        with pytest.raises(Busy), hold(tmp_path, path):
+            pass
+    with hold(tmp_path, path):
+        pass
+
+
+def test_the_lock_of_a_dead_process_is_taken_over(tmp_path):
+    path = tmp_path / "six" / "gpm" / "0123"
+    code = (
+        "import time; from pathlib import Path; from perdure.lab.store import hold\n"
+        f"with hold(Path({str(tmp_path)!r}), Path({str(path)!r})): print('held', flush=True); time.sleep(60)"
+    )
+    other = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert other.stdout is not None
+    assert other.stdout.readline() == "held\n"
+    with pytest.raises(Busy, match=f"process {other.pid} "), hold(tmp_path, path):
+        pass
+    other.kill()
+    other.wait()
+    other.stdout.close()
+    with hold(tmp_path, path):
+        pass
+
+
+# --- signals ---
+
+
+class Signal(Watch):
+    def __init__(self, number, epochs):
+        self.number, self.left = number, epochs
+
+    def epoch(self, _epoch):
+        self.left -= 1
+        if self.left == 0:
+            signal.raise_signal(self.number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_save_and_stop(tmp_path, whole, number):
+    before = signal.getsignal(number)
+    with pytest.raises(Stopped, match="stopped at task 2, epoch 2; all is saved, and the same command") as caught:
+        run(ASKED, out=tmp_path, watch=Signal(number, 3), every=1e9)
+    assert caught.value.exit_code == 128 + number
+    assert signal.getsignal(number) is before
+    heard = Heard()
+    assert equal(state(run(ASKED, out=tmp_path, watch=heard)), whole)
+    assert heard.epochs == 1  # nothing was learned twice
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_command_goes_on_when_given_again(tmp_path, number):
+    words = [sys.executable, "-m", "perdure.cli.main", "run", "gpm", "synthetic", "--plan", "epochs=60", "--json"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    running = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environment)
+    assert running.stderr is not None
+    assert "epoch 1" in running.stderr.readline()
+    running.send_signal(number)
+    rest = running.communicate(timeout=60)[1]
+    assert running.returncode == 128 + number
+    assert "all is saved, and the same command goes on from there" in rest
+    finished = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, env=environment, check=True)
+    assert "task 1, epoch 1:" not in finished.stderr
+    assert json.loads(finished.stdout)["epochs_run"] == [60, 60, 60]
