@@ -7,15 +7,18 @@ from typing import Annotated, Any, ParamSpec
 
 import typer
 
-from perdure.cli import data
+from perdure.cli import data, runs, search, study
 from perdure.cli.guard import AsJson, Root, guarded, notes, screen
-from perdure.errors import PerdureError
+from perdure.errors import PerdureError, UnknownName
 
 P = ParamSpec("P")
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Robust continual learning.", pretty_exceptions_enable=False
 )
 app.add_typer(data.app, name="data")
+runs.join(app)
+study.join(app)
+search.join(app)
 
 Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random.")]
 Tasks = Annotated[int | None, typer.Option(min=1, help="Only the first N tasks.")]
@@ -29,36 +32,44 @@ def verb(action: Callable[P, None]) -> Callable[P, None]:
 
 @verb
 def ls(
-    what: Annotated[str, typer.Argument(help="methods, networks, benchmarks or probes; all when left out.")] = "",
+    what: Annotated[
+        str, typer.Argument(help="methods, networks, benchmarks, probes, studies or runs; all but runs when left out.")
+    ] = "",
+    only: runs.Filters = [],  # noqa: B006
+    out: runs.Out = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
     """List what there is."""
-    from perdure.cli.show import SHELVES, listing, shelf
+    from perdure.cli.show import listing, shelves
 
-    names = [what] if what else list(SHELVES)
-    if as_json:
-        print(
-            json.dumps(
-                {name: {key: e.about for key, e in shelf(name).entries().items()} for name in names}, ensure_ascii=False
-            )
-        )
+    if what == "runs":
+        runs.listing(out, only, as_json)
         return
-    for name in names:
-        screen.print(listing(name))
+    known = shelves()
+    if only or (what and what not in known):
+        raise UnknownName("list", " ".join([what, *only]), [*known, "runs"])
+    wanted = {what: known[what]} if what else known
+    if as_json:
+        print(json.dumps(wanted, ensure_ascii=False))
+        return
+    for name, entries in wanted.items():
+        screen.print(listing(name, entries))
         screen.print()
 
 
 @verb
 def show(
     name: Annotated[
-        str, typer.Argument(metavar="METHOD|BENCHMARK|RUN", help="A method, a benchmark, or the directory of a run.")
+        str,
+        typer.Argument(metavar="METHOD|BENCHMARK|RUN", help="A method, a benchmark, or a run by path or hash."),
     ],
+    out: runs.Out = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
     """Show a method (values, symbols, presets), a benchmark (its settings) or a run (its figures, what it held)."""
     from perdure.cli.show import described
 
-    content, headline, parts = described(name)
+    content, headline, parts = described(name, out)
     if as_json:
         print(json.dumps(content, ensure_ascii=False))
         return
@@ -87,12 +98,16 @@ def run(
         list[str],
         typer.Option(help="What will not be there in use: stored-data, task-identity; warns if it is needed."),
     ] = [],  # noqa: B006
+    watch: Annotated[
+        list[str], typer.Option(metavar="NAME[:PLACE]", help="Also tell tensorboard, mlflow or wandb how it goes.")
+    ] = [],  # noqa: B006
     root: Root = None,
     out: Annotated[Path, typer.Option(help="Where records go.")] = Path("runs"),
+    every: Annotated[float, typer.Option("--checkpoint", min=0, help="Seconds between two checkpoints.")] = 60.0,
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
-    """Learn a benchmark's tasks one after another with a method."""
+    """Learn a benchmark's tasks one after another with a method. Interrupted, the same command goes on from there."""
     from perdure.cli.show import run_tables
     from perdure.lab.spec import assignments, spec
 
@@ -106,7 +121,8 @@ def run(
         plan=assignments(plan),
         settings=assignments(settings),
     )
-    record = _watched(wanted, out=out, root=root, device=device, probes=probe, without=without)
+    places = {"out": out, "root": root, "device": device}
+    record = _watched(wanted, **places, probes=probe, without=without, trackers=watch, every=every)
     if as_json:
         print(json.dumps(record, ensure_ascii=False))
         return
@@ -168,7 +184,10 @@ def _watched(wanted: Any, **places: Any) -> dict[str, Any]:
 
     stream = open_stream(wanted, places.get("root"))
     with Bar(wanted.method, len(stream), notes) as bar:
-        return run(wanted, stream=stream, watch=bar, **places)
+        record = run(wanted, stream=stream, watch=bar, **places)
+    if record.pop("already_done"):
+        notes.print(f"{wanted.method}: done before, so nothing was computed ({record['path']})", soft_wrap=True)
+    return record
 
 
 def main() -> None:

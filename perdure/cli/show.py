@@ -9,35 +9,57 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from perdure.errors import Damaged, UnknownName
+from perdure.errors import Damaged, PerdureError
+from perdure.lab.shelf import find
 from perdure.lab.store import read_probes, read_record
-from perdure.registry import Registry, benchmarks, methods, networks, probes
+from perdure.registry import benchmarks, methods, networks, probes
 from perdure.report.tables import comparison, matrix
 
-SHELVES: dict[str, Registry] = {"methods": methods, "networks": networks, "benchmarks": benchmarks, "probes": probes}
+
+def shelves() -> dict[str, dict[str, str]]:
+    """All that can be listed: kind → name → a line about it."""
+    from perdure.lab.grid import shipped
+
+    kinds = {"methods": methods, "networks": networks, "benchmarks": benchmarks, "probes": probes}
+    registered = {kind: {key: entry.about for key, entry in r.entries().items()} for kind, r in kinds.items()}
+    return {**registered, "studies": shipped()}
 
 
-def shelf(name: str) -> Registry:
-    if name not in SHELVES:
-        raise UnknownName("list", name, SHELVES)
-    return SHELVES[name]
-
-
-def listing(name: str) -> Table:
+def listing(name: str, entries: dict[str, str]) -> Table:
     table = Table(title=name, title_justify="left", box=None, show_header=False, padding=(0, 2, 0, 0))
-    for entry, about in ((key, entry.about) for key, entry in shelf(name).entries().items()):
+    for entry, about in entries.items():
         table.add_row(f"[bold]{entry}[/]", about)
     return table
 
 
-def run_record(name: str) -> dict[str, Any] | None:
-    """The record of a run with what was measured of it, if the name is its directory; None if it is none."""
-    path = Path(name)
+def described(name: str, out: Path) -> tuple[dict[str, Any], str, Sequence[Table | str]]:
+    """A benchmark, a method or a run of the store `out`: as data, in a line, and in tables."""
+    if (record := run_record(Path(name))) or (name not in methods and (record := _run_of_hash(name, out))):
+        return record, f"{record['method']} on {record['benchmark']}, seed {record['seed']}", run_tables(record)
+    if name in benchmarks:
+        content = benchmark_description(name)
+        return content, content["about"], benchmark_tables(content)
+    content = description(name)
+    return content, content["about"], description_tables(content)
+
+
+def run_record(path: Path) -> dict[str, Any] | None:
+    """The record of a run with what was measured of it, if this is its directory; None if it is none."""
     try:
         record = read_record(path)
     except Damaged as error:
         raise Damaged(f"{error}; run it again") from None
-    return None if record is None else {**record, **read_probes(path), "path": name}
+    return None if record is None else {**record, **read_probes(path), "path": str(path)}
+
+
+def _run_of_hash(name: str, out: Path) -> dict[str, Any] | None:
+    """The run whose hash begins with the name, if the name looks like that at all."""
+    if not re.fullmatch("[0-9a-f]{2,16}", name):
+        return None
+    path = find(out, name)
+    if (record := run_record(path)) is None:
+        raise PerdureError(f"{path}: not finished yet; the command that began it goes on with it")
+    return record
 
 
 def run_tables(record: dict[str, Any]) -> list[Table]:
@@ -52,17 +74,6 @@ def run_tables(record: dict[str, Any]) -> list[Table]:
     for caution in record["cautions"]:
         held.add_row("caution", caution)
     return [matrix(record), comparison([record]), seen, held]
-
-
-def described(name: str) -> tuple[dict[str, Any], str, Sequence[Table | str]]:
-    """A run, a benchmark or a method: as data, in a line, and in tables."""
-    if record := run_record(name):
-        return record, f"{record['method']} on {record['benchmark']}, seed {record['seed']}", run_tables(record)
-    if name in benchmarks:
-        content = benchmark_description(name)
-        return content, content["about"], benchmark_tables(content)
-    content = description(name)
-    return content, content["about"], description_tables(content)
 
 
 def benchmark_description(name: str) -> dict[str, Any]:

@@ -23,6 +23,7 @@ class Job:
     device: str = "cpu"
     probes: tuple[str, ...] = ()
     every: float = 60.0  # seconds between checkpoints
+    trackers: tuple[str, ...] = ()  # who else is told how it goes
 
     def plain(self) -> dict[str, Any]:
         return {**asdict(self), "spec": self.spec.plain()}
@@ -30,7 +31,8 @@ class Job:
     @classmethod
     def from_plain(cls, content: Mapping[str, Any]) -> "Job":
         spec = RunSpec.from_plain(content["spec"])
-        return cls(**{**content, "spec": spec, "probes": tuple(content["probes"])})
+        lists = {name: tuple(content[name]) for name in ("probes", "trackers")}
+        return cls(**{**content, "spec": spec, **lists})
 
 
 Kind = Literal["started", "epoch", "caution", "done", "failed", "stopped", "lost"]
@@ -87,6 +89,7 @@ def work(job: Job, tell: Tell) -> None:
             device=job.device,
             probes=job.probes,
             every=job.every,
+            trackers=job.trackers,
             watch=Teller(tell),
         )
     except PerdureError as error:

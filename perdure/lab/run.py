@@ -30,6 +30,7 @@ from perdure.lab.store import (
     write_json,
     write_lines,
 )
+from perdure.lab.watchers import watching
 from perdure.methods.method import Method
 from perdure.nets.network import Network
 from perdure.ops.scores import average_accuracy, backward_transfer, forgetting, learning_accuracy
@@ -57,22 +58,22 @@ def run(
     probes: Sequence[str] = (),
     without: Sequence[str] = (),
     watch: Watch | None = None,
+    trackers: Sequence[str] = (),
     every: float = 60.0,
 ) -> dict[str, Any]:
     """Do it, leave the record and the learned state in a directory, and return the record, where it is, and whether it
     was there already.
 
     A run that is finished is not computed again, and one that was interrupted goes on from its last checkpoint, of
-    which one is written `every` so many seconds. A stream that is open already, as `open_stream` opens it, is not
-    opened again.
+    which one is written `every` so many seconds. `trackers` (tensorboard, mlflow, wandb) are told how it goes. A stream
+    that is open already, as `open_stream` opens it, is not opened again.
     """
     measures = {name: registry.probes.load(name) for name in probes}
     place = usable(device)
     stream = stream or open_stream(spec, root)
     digest = spec.digest(stream.fingerprint)
     path = run_directory(out, spec.shelf, spec.method, digest)
-    watch = watch or Watch()
-    with hold(out, path):
+    with hold(out, path), watching(trackers, spec, digest, path, watch or Watch()) as watch:
         record = finished(path, watch)
         already_done = record is not None
         if record is None:
@@ -144,7 +145,16 @@ def _go_on(
     write(path / "spec.toml", tomli_w.dumps(_for_toml(spec.plain())).encode())
     with stoppable(saver):
         since = saved.standing if saved else None
-        learn(method, stream, spec.plan, spec.seed, Several([watch, saver]), learned=learned, since=since)
+        learn(
+            method,
+            stream,
+            spec.plan,
+            spec.seed,
+            Several([watch, saver]),
+            judged_on=spec.judged_on,
+            learned=learned,
+            since=since,
+        )
     # Without times, so that the same run always leaves the same bytes.
     checkpoint.save(path / "model.safetensors", digest, method, Learned(learned.matrix))
     write_lines(path / "epochs.jsonl", (asdict(epoch) for epoch in learned.epochs))

@@ -9,13 +9,14 @@ from hashlib import blake2b
 from importlib.resources import files
 from inspect import signature
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from perdure import registry
 from perdure.errors import UnknownName, WrongValue
 from perdure.schema import Value, checked, values_of
 from perdure.train.plan import Plan
 
+Judged = Literal["test", "valid"]
 FORMAT = 1  # rises when the same spec would give other numbers
 
 
@@ -63,6 +64,7 @@ class RunSpec:
     values: dict[str, Any]
     plan: Plan
     settings: dict[str, Any]  # of the benchmark
+    judged_on: Judged = "test"  # which images fill the accuracy matrix
 
     def plain(self) -> dict[str, Any]:
         return {**asdict(self), "format": FORMAT}
@@ -101,6 +103,7 @@ def spec(
     values: Mapping[str, Any] | None = None,
     plan: Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | None = None,
+    judged_on: Judged = "test",
 ) -> RunSpec:
     """Names and wishes to a full specification: the wish, else the preset's value, else the default."""
     maker = registry.methods.load(method)
@@ -127,6 +130,7 @@ def spec(
         values={**defaults, **checked(f"method {method}", maker, given)},
         plan=Plan(**checked("the plan", Plan, planned)),
         settings=_settings(kind, opener, settings or {}),
+        judged_on=judged_on,
     )
 
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Iterator
+from typing import Literal
 
 import torch
 
@@ -20,10 +21,11 @@ def learn(
     seed: int = 1,
     watch: Watch | None = None,
     *,
+    judged_on: Literal["test", "valid"] = "test",
     learned: Learned | None = None,
     since: Standing | None = None,
 ) -> Learned:
-    """Learn task after task; after each lesson, test every task seen so far.
+    """Learn task after task; after each lesson, test every task seen so far, or validate, where values are chosen.
 
     A run that was interrupted goes on: `learned` is what it had come to, and `since` where the lesson at hand stood.
     """
@@ -44,7 +46,8 @@ def learn(
         since = None
         _settle(device)
         learned.seconds += time.perf_counter() - started
-        learned.matrix.append([evaluate(method, task.test, i).accuracy for i, task in enumerate(learned.tasks)])
+        judges = [getattr(task, judged_on) for task in learned.tasks]
+        learned.matrix.append([evaluate(method, split, i).accuracy for i, split in enumerate(judges)])
         watch.lesson_over(method, learned)
     return learned
 

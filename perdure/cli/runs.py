@@ -1,0 +1,240 @@
+"""`perdure ls runs`, `rm` and `export-runs`: the runs of a store, listed, removed, and as one table for other tools."""
+
+import csv
+import io
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from perdure.cli.guard import AsJson, complain, guarded, notes
+from perdure.errors import AskedWrongly, PerdureError, UnknownName, WrongValue
+
+if TYPE_CHECKING:
+    from perdure.lab.shelf import Row
+
+Out = Annotated[Path, typer.Option(help="Where records are.")]
+Filters = Annotated[
+    list[str],
+    typer.Argument(metavar="[METHOD|BENCHMARK|STATE]...", help="Only these, e.g. rcl six; all when left out."),
+]
+Table = list[dict[str, Any]]
+
+
+def join(app: typer.Typer) -> None:
+    """Add these verbs to the command line."""
+    app.command("rm")(guarded(rm))
+    app.command("export-runs")(guarded(export_runs))
+
+
+# --- ls runs ---
+
+
+def listing(out: Path, words: Sequence[str], as_json: bool) -> None:
+    """Print a line per run; what is damaged is named besides."""
+    from perdure.lab import shelf
+
+    rows = shelf.chosen(shelf.runs(out), words)
+    if as_json:
+        print(json.dumps({"store": str(out), "runs": [row._asdict() for row in rows]}, ensure_ascii=False))
+        return
+    if rows:
+        print("\n".join(_lines([HEAD, *(_cells(row) for row in rows)])))
+    else:
+        notes.print(f"no {' '.join([*words, 'runs'])} in {out}", markup=False, soft_wrap=True)
+    for row in rows:
+        if row.problem:
+            notes.print(f"{row.state}: {row.problem}", markup=False, soft_wrap=True)
+
+
+HEAD = ("run", "benchmark", "method", "network", "seed", "tasks", "ACC", "BWT", "seconds", "state")
+TO_THE_RIGHT = {"seed", "tasks", "ACC", "BWT", "seconds"}
+
+
+def _cells(row: "Row") -> tuple[str, ...]:
+    scores = (_figure(row.acc, ".1f"), _figure(row.bwt, "+.1f"), _figure(row.seconds, ".0f"))
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(row.finished)) if row.finished else ""
+    names = (row.benchmark or "–", row.method or "–", row.network or "–")
+    return (row.digest, *names, _figure(row.seed), _figure(row.tasks), *scores, f"{row.state} {when}".strip())
+
+
+def _figure(value: float | None, form: str = "") -> str:
+    return "–" if value is None else format(value, form)
+
+
+def _lines(cells: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    """Columns of even width. By hand: rich takes seconds for ten thousand rows."""
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    sides = [">" if name in TO_THE_RIGHT else "<" for name in HEAD]
+    for row in cells:
+        yield "  ".join(f"{c:{s}{w}}" for c, s, w in zip(row, sides, widths, strict=True)).rstrip()
+
+
+# --- rm ---
+
+
+def rm(
+    names: Annotated[list[str], typer.Argument(metavar="RUN...", help="Paths, or unique beginnings of hashes.")],
+    out: Out = Path("runs"),
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove runs, finished or not, with everything in their directories."""
+    from perdure.lab import shelf
+
+    paths = list(dict.fromkeys(shelf.find(out, name) for name in names))
+    if not yes:
+        _ask(paths)
+    removed, failures = [], []
+    for path in paths:
+        try:
+            shelf.remove(out, path)
+        except PerdureError as error:
+            failures.append(error)
+            complain(error)
+        else:
+            removed.append(str(path))
+            notes.print(f"removed {path}", markup=False, soft_wrap=True)
+    if as_json:
+        print(json.dumps({"removed": removed, "failed": [str(error) for error in failures]}, ensure_ascii=False))
+    if failures:
+        raise typer.Exit(max(error.exit_code for error in failures))
+
+
+def _ask(paths: Sequence[Path]) -> None:
+    what = str(paths[0]) if len(paths) == 1 else f"{len(paths)} runs ({', '.join(str(path) for path in paths)})"
+    if not sys.stdin.isatty():
+        raise AskedWrongly(f"would remove {what}; say --yes if you mean it")
+    notes.print(f"Remove {what}? [y/N] ", end="", markup=False, soft_wrap=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise PerdureError("nothing was removed")
+
+
+# --- export-runs ---
+
+
+def export_runs(
+    words: Filters = [],  # noqa: B006 — typer reads it, nobody changes it
+    out: Out = Path("runs"),
+    per: Annotated[
+        str, typer.Option(metavar="run|task", help="A row for every run, or for each of its tasks.")
+    ] = "run",
+    to_csv: Annotated[str | None, typer.Option("--csv", metavar="FILE|-", help="CSV; - is standard output.")] = None,
+    to_parquet: Annotated[Path | None, typer.Option("--parquet", metavar="FILE", help="Parquet.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write all finished runs as one table: names, every value, plan, figures. CSV on standard output if not told."""
+    from perdure.lab import shelf, store
+
+    if per not in ("run", "task"):
+        raise UnknownName("kind of row", per, ["run", "task"])
+    arrow: Any = _pyarrow() if to_parquet else None
+    if as_json and to_csv == "-":
+        raise WrongValue("--json and --csv - would both go to standard output; choose one, or a file for the CSV")
+    table = gathered(out, shelf.chosen(shelf.runs(out), words), per)
+    if as_json:
+        print(json.dumps(table, ensure_ascii=False))
+    elif to_csv == "-" or not (to_csv or to_parquet):
+        sys.stdout.write(as_csv(table))
+    if to_csv and to_csv != "-":
+        store.write(Path(to_csv), as_csv(table).encode())
+    if to_parquet:
+        with store.written(to_parquet) as part:
+            arrow.parquet.write_table(arrow.table(columns(table)), part)
+    for file in (to_csv, to_parquet):
+        if file and file != "-":
+            notes.print(f"{len(table)} rows in {file}", markup=False, soft_wrap=True)
+
+
+def gathered(root: Path, rows: Sequence["Row"], per: str) -> Table:
+    """The records of these runs, flat. What is not finished or not readable is left out, and said."""
+    from perdure.lab import store
+
+    table: Table = []
+    left_out = 0
+    for row in rows:
+        if row.state == "unfinished":
+            left_out += 1
+            continue
+        try:
+            record = store.read_record(root / row.path) if row.problem is None else None
+        except PerdureError as error:
+            row = row._replace(problem=str(error))
+            record = None
+        if record is None:
+            notes.print(f"left out: {row.problem or row.path}", markup=False, soft_wrap=True)
+            continue
+        facts = flat(row, record)
+        table += [facts] if per == "run" else [{**facts, **task} for task in tasks_of(record)]
+    if left_out:
+        notes.print(f"left out: {left_out} unfinished")
+    return table
+
+
+def flat(row: "Row", record: dict[str, Any]) -> dict[str, Any]:
+    """A record as one row: names and figures, and values, plan and settings as values.radius, plan.rate …"""
+    from perdure.lab import shelf
+
+    names = {name: record[name] for name in ("method", "benchmark", "network", "seed")}
+    figures = {name: record.get(name) for name in ("acc", "bwt", "learning_accuracy", "forgetting", "seconds")}
+    held = {"memory_bytes": sum((record.get("memory_bytes") or {}).values())}
+    machine = {name: record.get(name) for name in ("device", "threads")}
+    groups = shelf.flattened({name: record.get(name, {}) for name in ("values", "plan", "settings", "versions")})
+    finished = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(row.finished))
+    return {
+        "run": row.digest,
+        **names,
+        "tasks": row.tasks,
+        **figures,
+        **held,
+        "finished": finished,
+        **machine,
+        **groups,
+    }
+
+
+def tasks_of(record: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """What became of each task: its accuracy just after it was learned, where tasks came one by one, and in the end."""
+    matrix = record["accuracy_matrix"]
+    one_by_one = len(matrix) == len(matrix[-1])
+    for number, (name, final) in enumerate(zip(record["task_names"], matrix[-1], strict=True)):
+        learned = matrix[number][number] if one_by_one else None
+        yield {"task": number + 1, "task_name": name, "accuracy_learned": learned, "accuracy_final": final}
+
+
+def columns(table: Table) -> dict[str, list[Any]]:
+    """Column by column, of one type each: where runs disagree, e.g. 3 and "all", all of it becomes text."""
+    names = list(dict.fromkeys(name for row in table for name in row))
+    found = {name: [row.get(name) for row in table] for name in names}
+    return {name: values if _alike(values) else [_text(value) for value in values] for name, values in found.items()}
+
+
+def _alike(values: Sequence[Any]) -> bool:
+    kinds = {type(value) for value in values if value is not None}
+    return len(kinds) <= 1 or kinds == {int, float}
+
+
+def _text(value: Any) -> str | None:
+    return value if value is None or isinstance(value, str) else json.dumps(value)
+
+
+def as_csv(table: Table) -> str:
+    names = list(dict.fromkeys(name for row in table for name in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(table)
+    return text.getvalue()
+
+
+def _pyarrow() -> Any:
+    try:
+        import_module("pyarrow.parquet")
+        return import_module("pyarrow")
+    except ImportError:
+        raise PerdureError("Parquet needs pyarrow: pip install 'perdure[parquet]'; or write --csv") from None

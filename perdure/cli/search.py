@@ -1,0 +1,136 @@
+"""`perdure search`: which values do well on validation data."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from perdure.cli.guard import AsJson, Root, guarded, notes, screen
+from perdure.errors import Stopped, WrongValue
+
+if TYPE_CHECKING:
+    from perdure.lab.job import Event, Job
+    from perdure.lab.search import Trial
+    from perdure.lab.spec import RunSpec
+
+SHOWN = 10  # trials in the table
+
+
+def join(app: typer.Typer) -> None:
+    """Add this verb to the command line."""
+    app.command("search")(guarded(search))
+
+
+def search(
+    method: Annotated[str, typer.Argument(help="A method, see `perdure ls methods`.")],
+    benchmark: Annotated[str, typer.Argument(help="A benchmark, see `perdure ls benchmarks`, or folder:PATH.")],
+    space: Annotated[
+        list[str],
+        typer.Option(
+            metavar="NAME=RANGE", help="What may vary: lambda=0.01..1:log, samples=50..200, plan.rate=0.01,0.1."
+        ),
+    ],
+    trials: Annotated[int, typer.Option(min=1, help="How many choices to try in all, earlier ones included.")] = 20,
+    seeds: Annotated[str, typer.Option(help="Seeds of each choice, with commas; the score is their mean.")] = "1",
+    wishes: Annotated[
+        list[str], typer.Option("--set", metavar="NAME=VALUE", help="Set a value that does not vary.")
+    ] = [],  # noqa: B006 — typer reads it, nobody changes it
+    plan: Annotated[list[str], typer.Option("--plan", metavar="NAME=VALUE", help="Change the plan.")] = [],  # noqa: B006
+    settings: Annotated[
+        list[str], typer.Option("--data", metavar="NAME=VALUE", help="Set a value of the benchmark.")
+    ] = [],  # noqa: B006
+    tasks: Annotated[int | None, typer.Option(min=1, help="Only the first N tasks.")] = None,
+    network: Annotated[str | None, typer.Option("--net", help="Another network.")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="How many runs at a time.", show_default="1")] = None,
+    on: Annotated[str, typer.Option(metavar="local|ray|auto|ray://HOST:PORT", help="Where.")] = "local",
+    threads: Annotated[int, typer.Option(min=1, help="Threads of each run.")] = 1,
+    at_once: Annotated[
+        int | None, typer.Option(min=1, help="Proposals a round.", show_default="jobs, on Ray 8")
+    ] = None,
+    root: Root = None,
+    out: Annotated[Path, typer.Option(help="Where records go.")] = Path("runs"),
+    device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1, mps.")] = "cpu",
+    as_json: AsJson = False,
+) -> None:
+    """Try values proposed by Optuna, scored on validation data only; the same command goes on where it stopped."""
+    from perdure.cli.study import Places, executor_for, stoppable
+    from perdure.lab.job import Job
+    from perdure.lab.search import go, make, results
+    from perdure.lab.spec import assignments
+
+    wanted = make(
+        method,
+        benchmark,
+        space,
+        _numbers(seeds),
+        network=network,
+        tasks=tasks,
+        values=assignments(wishes),
+        plan=assignments(plan),
+        settings=assignments(settings),
+    )
+    executor = executor_for(Places(out, root, device, on, jobs, threads, None, None))
+
+    def job(one: "RunSpec") -> "Job":
+        return Job(one, str(out), None if root is None else str(root), device)
+
+    def heard(event: "Event") -> None:
+        if event.kind in ("caution", "lost"):
+            notes.print(f"caution: {event.facts.get('text') or event.facts.get('error')}", markup=False, soft_wrap=True)
+
+    width = at_once or (jobs or 1 if on == "local" else 8)
+    with stoppable(executor) as signals:
+        try:
+            for trial in go(wanted, executor, out=out, trials=trials, at_once=width, job=job, heard=heard):
+                notes.print(_line(trial), markup=False, soft_wrap=True)
+        finally:
+            if signals:
+                raise Stopped("stopped; runs under way are saved, and the same command goes on", signals[0])
+    found = results(wanted, out)
+    if as_json:
+        print(json.dumps({"search": wanted.digest(), "trials": [asdict(trial) for trial in found]}, ensure_ascii=False))
+        return
+    screen.print(_table(found, [r.name for r in wanted.ranges], len(wanted.seeds)))
+    if found and found[0].score is not None:
+        flags = " ".join(_flag(name, value) for name, value in found[0].values.items())
+        screen.print(f"best: perdure run {method} {benchmark} {flags}", markup=False, soft_wrap=True)
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise WrongValue(
+            f"--seeds {text} is not allowed; write whole numbers with commas between, e.g. 1,2,3"
+        ) from None
+
+
+def _line(trial: "Trial") -> str:
+    values = ", ".join(f"{name}={_shown(value)}" for name, value in trial.values.items())
+    outcome = f"failed: {trial.error}" if trial.score is None else f"{trial.score:.2f} % on validation data"
+    return f"trial {trial.number + 1}: {values}: {outcome}"
+
+
+def _table(found: "list[Trial]", names: list[str], seeds: int) -> Table:
+    title = (
+        f"{len(found)} trials, the best first; ACC on validation data, mean over {seeds} seed{'s' if seeds > 1 else ''}"
+    )
+    table = Table(title=title, title_justify="left")
+    for name in ("trial", *names, "ACC"):
+        table.add_column(name, justify="right")
+    for trial in found[:SHOWN]:
+        score = "failed" if trial.score is None else f"{trial.score:.2f}"
+        table.add_row(str(trial.number + 1), *(_shown(trial.values.get(name)) for name in names), score)
+    return table
+
+
+def _flag(name: str, value: Any) -> str:
+    word = f"--plan {name.removeprefix('plan.')}" if name.startswith("plan.") else f"--set {name}"
+    return f"{word}={value}"
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,150 @@
+"""A search reads its space strictly, sees validation data alone, and goes on where it stopped."""
+
+from pathlib import Path
+
+import pytest
+
+from perdure.errors import AskedWrongly, PerdureError, UnknownName, WrongValue
+from perdure.lab.job import Event, Job, work
+from perdure.lab.run import run
+from perdure.lab.search import Range, go, make, parse, results
+from perdure.lab.spec import spec
+
+pytest.importorskip("optuna", reason="a search needs optuna")
+
+
+class Here:
+    """Does jobs in this process, one after another."""
+
+    def __init__(self, limit=10**9):
+        self.done, self.limit = 0, limit
+
+    def do(self, jobs):
+        for number, job in enumerate(jobs):
+            if self.done == self.limit:
+                raise KeyboardInterrupt
+            self.done += 1
+            told = []
+            work(job, lambda kind, facts, told=told: told.append((kind, facts)))
+            yield from (Event(number, kind, facts) for kind, facts in told)
+
+
+@pytest.fixture
+def wanted():
+    return make("gpm", "synthetic", ["threshold=0.5..0.99"], [1, 2], tasks=1, plan={"epochs": 1})
+
+
+def search(wanted, out, trials, executor=None, at_once=2):
+    executor = executor or Here()
+    return list(go(wanted, executor, out=out, trials=trials, at_once=at_once, job=lambda one: Job(one, str(out))))
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("radius=0.01..0.5", Range("radius", 0.01, 0.5)),
+        ("rho=0.01..0.5", Range("radius", 0.01, 0.5)),
+        ("ρ=0.01..0.5:log", Range("radius", 0.01, 0.5, log=True)),
+        ("samples=10..200", Range("samples", 10, 200, whole=True)),
+        ("mix_weight=1e-4..1:log", Range("mix_weight", 1e-4, 1, log=True)),
+        ("plan.rate=0.01..0.1:log", Range("plan.rate", 0.01, 0.1, log=True)),
+        ("plan.batch=16,32", Range("plan.batch", choices=("16", "32"))),
+        ("variant=released,paper", Range("variant", choices=("released", "paper"))),
+        ("noise_cap=0.1..1", Range("noise_cap", 0.1, 1)),
+    ],
+)
+def test_spaces(text, found):
+    assert parse(text, "rcl") == found
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "message"),
+    [
+        ("radios=0.1..1", UnknownName, "did you mean radius"),
+        ("omega=0.1..1", UnknownName, "no value of rcl to search"),
+        ("radius", WrongValue, "is no range"),
+        ("radius=0.1", WrongValue, "is no range"),
+        ("radius=1..0.1", WrongValue, "the lower one"),
+        ("radius=0..1:log", WrongValue, "above 0 for :log"),
+        ("radius=a..b", WrongValue, "numbers"),
+    ],
+)
+def test_spaces_asked_wrongly(text, kind, message):
+    with pytest.raises(kind, match=message):
+        parse(text, "rcl")
+
+
+@pytest.mark.parametrize("space", [[], ["threshold=0.5..1.5"], ["threshold=0.1..0.2", "epsilon=0.1..0.3"]])
+def test_searches_asked_wrongly_fail_before_anything_runs(space):
+    with pytest.raises(AskedWrongly):
+        make("gpm", "synthetic", space, [1])
+
+
+def test_scores_are_means_over_seeds_of_validation_accuracy(wanted, tmp_path):
+    trials = search(wanted, tmp_path, 3)
+    assert len(trials) == 3
+    best = results(wanted, tmp_path)[0]
+    assert best.score == max(trial.score for trial in trials)
+    expected = []
+    for seed in (1, 2):
+        asked = spec("gpm", "synthetic", tasks=1, seed=seed, values=best.values, plan={"epochs": 1}, judged_on="valid")
+        expected.append(run(asked, out=tmp_path)["acc"])
+    assert best.score == pytest.approx(sum(expected) / 2)
+
+
+def test_test_data_change_nothing(wanted, tmp_path, monkeypatch):
+    """The same search on a stream whose test images and labels are something else."""
+    from dataclasses import replace
+
+    from perdure.data.synthetic import synthetic
+    from perdure.types import Split, Stream
+
+    before = [trial.score for trial in search(wanted, tmp_path / "a", 2)]
+
+    def spoiled(*, seed, tasks=None):
+        stream = synthetic(seed=seed, tasks=tasks)
+        wrong = [replace(t, test=Split(t.test.x.flip(0), t.test.y * 0, t.test.mean, t.test.std)) for t in stream]
+        return Stream("synthetic", wrong)
+
+    monkeypatch.setattr("perdure.data.synthetic.synthetic", spoiled)
+    assert [trial.score for trial in search(wanted, tmp_path / "b", 2)] == before
+
+
+def test_a_search_goes_on_and_repeats_no_run(wanted, tmp_path):
+    search(wanted, tmp_path, 2)
+    assert search(wanted, tmp_path, 2) == []  # so many there are already
+    assert len(search(wanted, tmp_path, 3)) == 1
+    # Another space is another search.
+    other = make("gpm", "synthetic", ["threshold=0.6..0.99"], [1, 2], tasks=1, plan={"epochs": 1})
+    assert results(other, tmp_path) == []
+
+
+def test_a_search_that_was_cut_off_asks_again(wanted, tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        search(wanted, tmp_path, 4, Here(limit=3))
+    runs = set(tmp_path.rglob("record.json"))
+    assert len(runs) == 3
+    trials = search(wanted, tmp_path, 4)
+    assert len(results(wanted, tmp_path)) == 4
+    assert len(trials) == 4
+    # The runs that were done then are those of the first trials now.
+    assert len(set(tmp_path.rglob("record.json"))) == 8
+    assert runs <= set(tmp_path.rglob("record.json"))
+
+
+def test_a_failed_run_fails_its_trial_alone(tmp_path):
+    wanted = make("finetune", "synthetic", ["plan.rate=1e30,0.01"], [1], tasks=1, network="mlp", plan={"epochs": 1})
+    trials = search(wanted, tmp_path, 4, at_once=1)
+    failed = [trial for trial in trials if trial.score is None]
+    assert {trial.values["plan.rate"] for trial in failed} == {"1e30"}
+    assert all("lower the learning rate" in trial.error for trial in failed)
+    assert 0 < len(failed) < 4
+    assert results(wanted, tmp_path)[-1].score is None
+
+
+def test_a_damaged_search_is_one_line(wanted, tmp_path):
+    search(wanted, tmp_path, 1)
+    (path,) = (tmp_path / "searches").glob("*.db")
+    Path(path).write_bytes(b"not a database" * 100)
+    with pytest.raises(PerdureError, match=r"not a readable search .* move it away to begin anew"):
+        results(wanted, tmp_path)
