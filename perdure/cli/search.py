@@ -72,7 +72,7 @@ def search(
         plan=assignments(plan),
         settings=assignments(settings),
     )
-    executor = executor_for(Places(out, root, device, on, jobs, threads, None, None))
+    executor = executor_for(Places(out, root, device, on, jobs, threads))
 
     def job(one: "RunSpec") -> "Job":
         return Job(one, str(out), None if root is None else str(root), device)

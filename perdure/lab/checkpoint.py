@@ -22,6 +22,7 @@ from perdure.train.plan import Plan
 from perdure.train.watch import Epoch, Learned, Standing
 
 SCHEMA = 1
+KEY = "perdure"  # of the header's only entry: a checksum and JSON
 METHOD = ""  # the method's own tensors bear their names in its state_dict; the others have their group before it
 
 
@@ -76,7 +77,8 @@ def save(path: Path, digest: str, method: Method, learned: Learned, standing: St
         for name, tensor in found.items()
     }
     header = json.dumps({**facts, "sums": {name: _sum(tensor) for name, tensor in tensors.items()}})
-    said = {"perdure": header, "check": str(zlib.crc32(header.encode()))}
+    # One key: safetensors writes several in any order, and equal runs are to leave equal bytes.
+    said = {KEY: f"{zlib.crc32(header.encode()):08x} {header}"}
     with written(path) as part:
         try:
             safetensors.torch.save_file(tensors, part, said)
@@ -88,13 +90,12 @@ def load(path: Path, plan: Plan, digest: str | None = None) -> Saved:
     """Read a file back, checked to the last bit; of the run with this digest, if one is asked for."""
     try:
         with safe_open(path, framework="pt") as file:
-            said = file.metadata() or {}
-            header = said["perdure"]
+            check, _, header = (file.metadata() or {})[KEY].partition(" ")
             facts = json.loads(header)
             if facts["schema"] > SCHEMA:
                 raise PerdureError(f"{path}: written by a newer perdure (schema {facts['schema']}); update to read it")
             found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 — not a dictionary
-        intact = zlib.crc32(header.encode()) == int(said["check"])
+        intact = check == f"{zlib.crc32(header.encode()):08x}"
         if not intact or {name: _sum(tensor) for name, tensor in found.items()} != facts["sums"]:
             raise Damaged(f"{path}: damaged, its checksums are wrong")
         if digest is not None and facts["digest"] != digest:

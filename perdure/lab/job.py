@@ -1,16 +1,19 @@
 """One run as a piece of work that can be sent to another process or machine, and what is told of it meanwhile."""
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from perdure.errors import PerdureError
+from perdure.errors import Busy, PerdureError
 from perdure.lab.run import run
 from perdure.lab.spec import RunSpec
 from perdure.train.plan import Plan
 from perdure.train.watch import Epoch, Watch
 from perdure.types import Lesson
+
+PATIENCE = 20.0  # seconds to wait for a run that another process holds
 
 
 @dataclass(frozen=True)
@@ -82,15 +85,17 @@ def work(job: Job, tell: Tell) -> None:
     """Do one job here and now. Errors that a user can mend are told, not raised; others are told with their kind."""
     tell("started", {})
     try:
-        record = run(
-            job.spec,
-            out=Path(job.out),
-            root=None if job.root is None else Path(job.root),
-            device=job.device,
-            probes=job.probes,
-            every=job.every,
-            trackers=job.trackers,
-            watch=Teller(tell),
+        record = _patiently(
+            lambda: run(
+                job.spec,
+                out=Path(job.out),
+                root=None if job.root is None else Path(job.root),
+                device=job.device,
+                probes=job.probes,
+                every=job.every,
+                trackers=job.trackers,
+                watch=Teller(tell),
+            )
         )
     except PerdureError as error:
         tell("stopped" if error.exit_code > 128 else "failed", {"error": str(error)})
@@ -98,3 +103,15 @@ def work(job: Job, tell: Tell) -> None:
         tell("failed", {"error": f"{type(error).__name__}: {error}"})
     else:
         tell("done", {"record": record})
+
+
+def _patiently(start: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Wait a little for a process that still holds the run: one that an earlier study left may be saving it."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return start()
+        except Busy:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.5)

@@ -1,0 +1,495 @@
+"""`perdure study`: a grid of runs, what it would cost, how it gets on, and what it came to."""
+
+import json
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from perdure.cli.board import Board, Line, lasting
+from perdure.cli.guard import AsJson, Root, guarded, notes, screen
+from perdure.errors import PerdureError, Stopped, WrongValue
+from perdure.report.stats import CONFIDENCE, DDOF, Group, Interval, Spread, groups, labels, paired, reference
+
+if TYPE_CHECKING:
+    from perdure.lab.estimate import Estimate
+    from perdure.lab.executors import Stoppable
+    from perdure.lab.grid import Study
+    from perdure.lab.job import Job
+    from perdure.lab.spec import RunSpec
+    from perdure.lab.survey import Planned
+
+
+def join(app: typer.Typer) -> None:
+    """Add this verb to the command line."""
+    app.command("study")(guarded(study))
+
+
+def shipped() -> dict[str, str]:
+    """The studies that come with perdure, for `perdure ls studies`: name → a line about it."""
+    from perdure.lab import grid
+
+    return grid.shipped()
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where a study is done, and with what."""
+
+    out: Path
+    root: Path | None
+    device: str
+    on: str
+    jobs: int | None
+    threads: int
+    cpus: float | None = None
+    gpus: float | None = None
+    trackers: tuple[str, ...] = ()
+
+
+@dataclass
+class Outcome:
+    """How a run of a study ended."""
+
+    planned: "Planned"
+    state: str  # done, failed, stopped
+    computed: bool = False  # now, not before
+    record: dict[str, Any] | None = None
+    error: str = ""
+
+
+def study(
+    name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="See `perdure ls studies`, or a TOML file.")],
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="How many runs at a time.", show_default="1, or one per GPU")
+    ] = None,
+    on: Annotated[
+        str, typer.Option(metavar="local|ray|auto|ray://HOST:PORT", help="Where: here, or on a Ray cluster.")
+    ] = "local",
+    dry: Annotated[bool, typer.Option("--dry", help="Only say what is done already and what the rest costs.")] = False,
+    scale: Annotated[float, typer.Option(help="Multiply the epochs of every plan, e.g. 0.1.")] = 1.0,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads of each run.", show_default="the study's, else 1")
+    ] = None,
+    cpus: Annotated[float | None, typer.Option(min=0, help="On Ray: CPUs of each run.", show_default="threads")] = None,
+    gpus: Annotated[
+        float | None, typer.Option(min=0, help="On Ray: GPUs of each run.", show_default="1 on cuda, else 0")
+    ] = None,
+    watch: Annotated[
+        list[str], typer.Option(metavar="NAME[:PLACE]", help="Also tell tensorboard, mlflow or wandb how it goes.")
+    ] = [],  # noqa: B006 — typer reads it, nobody changes it
+    root: Root = None,
+    out: Annotated[Path, typer.Option(help="Where records go.")] = Path("runs"),
+    device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1, mps.")] = "cpu",
+    as_json: AsJson = False,
+) -> None:
+    """Do all runs of a study that are not done, several at a time, and compare methods over seeds."""
+    from perdure.lab import grid
+
+    asked = grid.read(name)
+    wanted = grid.specs(asked, scale)
+    places = Places(out, root, device, on, jobs, threads or asked.threads, cpus, gpus, tuple(watch))
+    executor = executor_for(places)
+    planned = _surveyed(asked, wanted, places)
+    if dry:
+        _dry(asked, planned, places, _at_a_time(executor), scale, as_json)
+        return
+    outcomes, asked_to_stop = _do(asked, planned, places, executor)
+    done = sum(outcome.state == "done" for outcome in outcomes)
+    if asked_to_stop is not None and done < len(outcomes):
+        raise Stopped(
+            f"stopped; {done} of {len(outcomes)} runs are done, those begun are saved, and the same command goes on",
+            asked_to_stop,
+        )
+    _report(asked, outcomes, places, scale, as_json)
+    if done < len(outcomes):
+        raise typer.Exit(1)
+
+
+# --- what there is to do, and where ---
+
+
+def _surveyed(asked: "Study", wanted: "Sequence[RunSpec]", places: Places) -> "list[Planned]":
+    from perdure.lab.survey import survey
+
+    try:
+        return survey(wanted, out=places.out, root=places.root, probes=asked.probes)
+    except WrongValue as error:  # such as more tasks than there are
+        raise WrongValue(f"{asked.where}: {error}") from None
+
+
+def executor_for(places: Places) -> "Stoppable":
+    """Whoever does the runs there; a slip in the places is told before anything is computed."""
+    if places.on != "local":
+        return _on_ray(places)
+    from perdure.lab.executors import LocalExecutor, visible_gpus
+    from perdure.lab.run import usable
+
+    if places.cpus is not None or places.gpus is not None:
+        raise WrongValue("--cpus and --gpus are for --on ray; here, --jobs and --threads say how much is used")
+    if places.device != "cuda":
+        usable(places.device)
+        # Several jobs would fight for one GPU.
+        jobs = places.jobs or 1 if places.device == "cpu" else 1
+        return LocalExecutor(jobs, places.threads)
+    gpus = visible_gpus()
+    if not gpus:
+        usable(places.device)  # says that there is none
+    return LocalExecutor(min(places.jobs or len(gpus), len(gpus)), places.threads, gpus)
+
+
+def _on_ray(places: Places) -> "Stoppable":
+    if places.on not in ("ray", "auto") and not places.on.startswith("ray://"):
+        raise WrongValue(f"--on {places.on} is not allowed; use local, ray, auto or ray://HOST:PORT")
+    if places.jobs is not None:
+        raise WrongValue("--jobs is for --on local; on Ray, --cpus and --gpus of a run say how many there is room for")
+    from perdure.lab.on_ray import RayExecutor
+
+    cpus = places.threads if places.cpus is None else places.cpus
+    gpus = float(places.device.startswith("cuda")) if places.gpus is None else places.gpus
+    address = None if places.on == "ray" else places.on
+    return RayExecutor(address=address, cpus=cpus, gpus=gpus, threads=places.threads)
+
+
+def _at_a_time(executor: "Stoppable") -> int | None:
+    """How many runs at a time, where that is known."""
+    from perdure.lab.executors import LocalExecutor
+
+    return len(executor.places) if isinstance(executor, LocalExecutor) else None
+
+
+# --- doing it ---
+
+
+def _do(
+    asked: "Study", planned: "Sequence[Planned]", places: Places, executor: "Stoppable"
+) -> tuple[list[Outcome], int | None]:
+    """Every run's outcome, and the signal that stopped the study, if one did."""
+    from perdure.lab.survey import forget_error, keep_error
+
+    outcomes = [_before(one) for one in planned]
+    to_do = [number for number, outcome in enumerate(outcomes) if outcome.state == "stopped"]
+    names = _names(planned)
+    for line in _errors([outcome for outcome in outcomes if outcome.state == "failed"]):
+        notes.print(line, markup=False, soft_wrap=True)
+    for outcome in outcomes:
+        if outcome.state == "done":  # perhaps by `perdure run`, after it had failed here
+            forget_error(outcome.planned)
+    _announce(asked, outcomes, to_do, places, executor)
+    if not to_do:
+        return outcomes, None
+    lines = [Line(names[number], planned[number].lessons) for number in to_do]
+    with Board(lines, notes) as board, stoppable(executor) as signals:
+        for event in executor.do([_job(asked, planned[number], places) for number in to_do]):
+            board.see(event.job, event.kind, event.facts)
+            outcome = outcomes[to_do[event.job]]
+            if event.kind == "done":
+                outcome.state, outcome.computed = "done", True
+                outcome.record = {"path": str(outcome.planned.path), **event.facts["record"]}
+                forget_error(outcome.planned)
+            elif event.kind in ("failed", "stopped"):
+                outcome.state, outcome.error = event.kind, event.facts["error"]
+            if event.kind == "failed":
+                try:
+                    keep_error(outcome.planned, outcome.error)
+                except PerdureError as error:  # a full disk may be why it failed
+                    board.say(f"caution: {error}")
+    return outcomes, signals[0] if signals else None
+
+
+def _before(one: "Planned") -> Outcome:
+    """The outcome of a run that nothing is done about; until it is done, a run is as one that was stopped."""
+    state = "failed" if one.error else "done" if one.record is not None else "stopped"
+    return Outcome(one, state, record=one.record, error=one.error)
+
+
+def _job(asked: "Study", one: "Planned", places: Places) -> "Job":
+    from perdure.lab.job import Job
+
+    root = None if places.root is None else str(places.root)
+    return Job(one.spec, str(places.out), root, places.device, asked.probes, trackers=places.trackers)
+
+
+def _names(planned: "Sequence[Planned]") -> list[str]:
+    runs = [one.spec.plain() for one in planned]
+    return [
+        f"{run['method']} on {run['benchmark']}{f' ({label})' if label else ''}, seed {run['seed']}"
+        for run, label in zip(runs, labels(runs), strict=True)
+    ]
+
+
+def _announce(
+    asked: "Study", outcomes: Sequence[Outcome], to_do: Sequence[int], places: Places, executor: "Stoppable"
+) -> None:
+    from perdure.lab.executors import cores
+
+    done = sum(outcome.state == "done" for outcome in outcomes)
+    if not to_do:
+        what = "all of them done already" if done == len(outcomes) else f"{done} done already, none that can be done"
+        notes.print(f"study {asked.name}: {len(outcomes)} runs, {what}; nothing to compute", soft_wrap=True)
+        return
+    jobs = _at_a_time(executor)
+    at_a_time = f"on {places.on}" if jobs is None else f"{jobs} at a time"
+    threads = f"{places.threads} thread{'s' if places.threads > 1 else ''} each"
+    notes.print(
+        f"study {asked.name}: {len(outcomes)} runs, {done} done already, {len(to_do)} to do; {at_a_time}, {threads}",
+        soft_wrap=True,
+    )
+    if jobs is None or places.device != "cpu":
+        return
+    free = cores() // places.threads
+    if jobs * places.threads > cores():
+        notes.print(f"caution: that is more than the {cores()} cores there are, and slower than --jobs {max(1, free)}")
+    elif min(free, len(to_do)) > jobs:
+        notes.print(f"{cores()} cores: --jobs {min(free, len(to_do))} is quicker, with the same records")
+
+
+@contextmanager
+def stoppable(executor: "Stoppable") -> Iterator[list[int]]:
+    """Ctrl-C and SIGTERM let every run save and stop; a second time, they are left to do that by themselves."""
+    caught: list[int] = []
+
+    def ask(number: int, _frame: FrameType | None) -> None:
+        if caught:
+            raise Stopped("stopped; runs that were under way save what they have, and the same command goes on", number)
+        caught.append(number)
+        executor.stop()
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield caught
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+# --- what it would cost ---
+
+
+def _dry(
+    asked: "Study", planned: "Sequence[Planned]", places: Places, jobs: int | None, scale: float, as_json: bool
+) -> None:
+    import torch
+
+    from perdure.lab.estimate import estimates
+
+    to_do = [one.spec for one in planned if one.record is None and not one.error]
+    done = sum(one.record is not None for one in planned)
+    device = torch.device(places.device if places.on == "local" else "cpu")
+    rows: list[tuple[RunSpec, int, Estimate | str]] = []
+    for spec, count, found in estimates(to_do, places.root, device, places.threads):
+        rows.append((spec, count, found))
+        if notes.is_terminal:
+            notes.print(f"timed {spec.method} on {spec.benchmark}", markup=False, soft_wrap=True)
+    known = [(count, found) for _, count, found in rows if not isinstance(found, str)]
+    total = sum(count * found.run for count, found in known)
+    wall = None if jobs is None else max([total / jobs, *(found.run for _, found in known)])
+    impossible = [one.error for one in planned if one.error]
+    if as_json:
+        content = {
+            "study": asked.name,
+            "about": asked.about,
+            "scale": scale,
+            "runs": len(planned),
+            "done": done,
+            "to_do": len(to_do),
+            "impossible": impossible,
+            "jobs": jobs,
+            "threads": places.threads,
+            "seconds_at_most": total,
+            "seconds_at_most_with_these_jobs": wall,
+            "estimates": [_priced(spec, count, found) for spec, count, found in rows],
+        }
+        print(json.dumps(content, ensure_ascii=False))
+        return
+    _print_costs(asked, rows, scale)
+    for error in dict.fromkeys(impossible):
+        screen.print(f"cannot be done: {error}", markup=False, soft_wrap=True)
+    screen.print(f"{len(planned)} runs, {done} done already, {len(to_do)} to do", soft_wrap=True)
+    if to_do:
+        with_jobs = "" if wall is None or jobs == 1 else f", {lasting(wall)} with --jobs {jobs}"
+        threads = f"{places.threads} thread{'s' if places.threads > 1 else ''}"
+        screen.print(
+            f"up to about {lasting(total)} one after another{with_jobs}: timed here with {threads} a run, probes left "
+            "out. The number of epochs is an upper bound: where a plan stops at a plateau, runs are shorter.",
+            soft_wrap=True,
+        )
+
+
+def _priced(spec: "RunSpec", count: int, found: "Estimate | str") -> dict[str, Any]:
+    names = {"method": spec.method, "benchmark": spec.benchmark, "network": spec.network, "values": spec.values}
+    told = {"error": found} if isinstance(found, str) else asdict(found)
+    return {**names, "runs": count, **told}
+
+
+def _print_costs(asked: "Study", rows: "Sequence[tuple[RunSpec, int, Estimate | str]]", scale: float) -> None:
+    if not rows:
+        return
+    told = labels([spec.plain() for spec, _, _ in rows])
+    table = Table(title=f"{asked.name}: what is to be done{_scaled(scale)}", title_justify="left", box=None)
+    for name in ("benchmark", "method", "network", "runs", "lessons × epochs", "an epoch", "a run", "all"):
+        table.add_column(name, justify="left" if name in ("benchmark", "method", "network") else "right")
+    partly = False
+    for (spec, count, found), label in zip(rows, told, strict=True):
+        names = (spec.benchmark, f"{spec.method} ({label})" if label else spec.method, spec.network, str(count))
+        if isinstance(found, str):
+            table.add_row(*names, found)
+            continue
+        partly = partly or not found.whole
+        epoch = lasting(found.epoch) + ("" if found.whole else " *")
+        size = f"{found.lessons} × {found.epochs}"
+        table.add_row(*names, size, epoch, lasting(found.run), lasting(count * found.run))
+    screen.print(table)
+    if partly:
+        screen.print("* from its first steps")
+
+
+# --- what it came to ---
+
+
+def _report(asked: "Study", outcomes: Sequence[Outcome], places: Places, scale: float, as_json: bool) -> None:
+    # Runs that are not done have a place in the grid, too, and no figures.
+    runs = [{**(outcome.record or {}), **outcome.planned.spec.plain()} for outcome in outcomes]
+    found = groups(runs)
+    compared = _compared(found, asked.against)
+    mixed = _mixed([outcome.record for outcome in outcomes if outcome.record])
+    computed = sum(outcome.computed for outcome in outcomes)
+    if as_json:
+        content = {
+            "study": asked.name,
+            "about": asked.about,
+            "scale": scale,
+            "threads": places.threads,
+            "computed": computed,
+            "runs": [_plain(outcome) for outcome in outcomes],
+            "ddof": DDOF,
+            "groups": [_summed(group) for group in found],
+            "confidence": CONFIDENCE,
+            "differences": [
+                {"benchmark": group.benchmark, "method": group.method, "label": group.label, "against": other.name}
+                | {name: None if value is None else asdict(value) for name, value in figures.items()}
+                for group, other, figures in compared
+            ],
+            "notes": mixed,
+        }
+        print(json.dumps(content, ensure_ascii=False))
+        return
+    screen.print(_summary(found, scale))
+    if compared:
+        screen.print()
+        screen.print(_differences(compared))
+    for text in mixed:
+        screen.print(text, soft_wrap=True)
+    failed = [outcome for outcome in outcomes if outcome.state != "done"]
+    if failed:
+        text = f"{len(failed)} of {len(outcomes)} runs are not done; the same command tries them again:"
+        screen.print(text, soft_wrap=True)
+    for line in _errors(failed):
+        screen.print(f"  {line}", markup=False, soft_wrap=True)
+
+
+def _errors(failed: Sequence[Outcome]) -> Iterator[str]:
+    """A line for each error, however many runs have it."""
+    by_error: dict[str, list[Outcome]] = {}
+    for outcome in failed:
+        by_error.setdefault(outcome.error or "stopped", []).append(outcome)
+    for error, outcomes in by_error.items():
+        spec = outcomes[0].planned.spec
+        others = f" and {len(outcomes) - 1} more" if len(outcomes) > 1 else ""
+        yield f"{spec.method} on {spec.benchmark}, seed {spec.seed}{others}: {error}"
+
+
+Difference = tuple[Group, Group, dict[str, Interval | None]]
+
+
+def _compared(found: Sequence[Group], against: str | None) -> list[Difference]:
+    """Every group but the one it is compared with, wherever they share a seed."""
+    compared = []
+    for group in found:
+        other = reference(found, group.benchmark, against)
+        if other is None or group is other:
+            continue
+        figures = {name: paired(group.figures(name), other.figures(name)) for name in ("acc", "bwt")}
+        if any(value is not None for value in figures.values()):
+            compared.append((group, other, figures))
+    return compared
+
+
+def _summary(found: Sequence[Group], scale: float) -> Table:
+    title = f"percent, mean ± standard deviation over n seeds (ddof {DDOF}){_scaled(scale)}"
+    table = Table(title=title, title_justify="left")
+    for name in ("benchmark", "method", "n", "ACC", "BWT"):
+        table.add_column(name, justify="left" if name in ("benchmark", "method") else "right")
+    for group in found:
+        have, of = len(group.figures("acc")), len(group.runs)
+        count = str(have) if have == of else f"{have} of {of}"
+        table.add_row(
+            group.benchmark, group.name, count, _spread(group.spread("acc")), _spread(group.spread("bwt"), "+")
+        )
+    return table
+
+
+def _differences(compared: Sequence[Difference]) -> Table:
+    level = f"{100 * CONFIDENCE:g} %"
+    title = f"paired differences over n seeds, percent points, with {level} confidence intervals (Student's t)"
+    table = Table(title=title, title_justify="left")
+    for name in ("benchmark", "method", "n", "ACC", "BWT"):
+        table.add_column(
+            name, justify="left" if name in ("benchmark", "method") else "right", no_wrap=name in ("ACC", "BWT")
+        )
+    for group, other, figures in compared:
+        pairs = max(value.n for value in figures.values() if value is not None)
+        cells = [_interval(figures[name]) for name in ("acc", "bwt")]
+        table.add_row(group.benchmark, f"{group.name} − {other.name}", str(pairs), *cells)
+    return table
+
+
+def _spread(value: Spread | None, sign: str = "") -> str:
+    if value is None:
+        return "–"
+    return f"{value.mean:{sign}.2f}" + ("" if value.deviation is None else f" ± {value.deviation:.2f}")
+
+
+def _interval(value: Interval | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value.mean:+.2f}" + ("" if value.low is None else f" [{value.low:+.2f}, {value.high:+.2f}]")
+
+
+def _scaled(scale: float) -> str:
+    return "" if scale == 1 else f"; epochs × {scale:g}: not the plan's figures"
+
+
+def _mixed(records: Sequence[dict[str, Any]]) -> list[str]:
+    """What besides method, values and seed was not the same for all runs, and may show in the last digits."""
+    facts = {
+        "threads": [str(record["threads"]) for record in records],
+        "devices": [record["device"] for record in records],
+        "versions of torch": [record["versions"]["torch"] for record in records],
+        "versions of perdure": [record["versions"]["perdure"] for record in records],
+    }
+    return [
+        f"caution: these runs differ in {name} ({', '.join(sorted(set(seen)))})"
+        for name, seen in facts.items()
+        if len(set(seen)) > 1
+    ]
+
+
+def _plain(outcome: Outcome) -> dict[str, Any]:
+    spec, record = outcome.planned.spec, outcome.record or {}
+    asked = {"method": spec.method, "benchmark": spec.benchmark, "network": spec.network, "seed": spec.seed}
+    figures = {name: record.get(name) for name in ("acc", "bwt", "learning_accuracy", "forgetting", "seconds", "path")}
+    ended = {"state": outcome.state, "computed": outcome.computed, "error": outcome.error or None}
+    return {**asked, "values": spec.values, **ended, **figures}
+
+
+def _summed(group: Group) -> dict[str, Any]:
+    figures = {name: group.spread(name) for name in ("acc", "bwt", "learning_accuracy", "forgetting", "seconds")}
+    named = {"benchmark": group.benchmark, "method": group.method, "label": group.label, "runs": len(group.runs)}
+    return {**named, **{name: None if value is None else asdict(value) for name, value in figures.items()}}

@@ -1,0 +1,185 @@
+"""Many runs in few numbers: mean ± deviation over seeds, and paired differences with their confidence intervals.
+
+A run is given as its record or, where it is not done, as what was asked for: both name method, benchmark, network,
+seed, tasks, values, plan and settings. Figures come from records alone.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Run = Mapping[str, Any]
+DDOF = 1  # deviations are those of a sample: the sum of squares is divided by n − 1
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and deviation over n runs; one run has no deviation."""
+
+    mean: float
+    deviation: float | None
+    n: int
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean with the interval that holds the true one at a level of confidence; one value has no interval."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    n: int
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in nothing but their seed."""
+
+    method: str
+    benchmark: str
+    label: str  # what sets it apart from other groups of its method and benchmark; often nothing
+    runs: tuple[Run, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.method} ({self.label})" if self.label else self.method
+
+    def figures(self, name: str) -> dict[int, float]:
+        """Seed → figure, of the runs that have it."""
+        return {run["seed"]: float(run[name]) for run in self.runs if run.get(name) is not None}
+
+    def spread(self, name: str) -> Spread | None:
+        return spread(list(self.figures(name).values()))
+
+
+def spread(values: Sequence[float]) -> Spread | None:
+    """
+    >>> spread([1.0, 2.0, 3.0])
+    Spread(mean=2.0, deviation=1.0, n=3)
+    """
+    if not values:
+        return None
+    mean = math.fsum(values) / len(values)
+    squares = math.fsum((value - mean) ** 2 for value in values)
+    return Spread(mean, math.sqrt(squares / (len(values) - DDOF)) if len(values) > DDOF else None, len(values))
+
+
+def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval | None:
+    """Student's interval for the mean, which takes the values for independent and normal."""
+    found = spread(values)
+    if found is None or found.deviation is None:
+        return None if found is None else Interval(found.mean, None, None, found.n)
+    half = t_quantile(0.5 + confidence / 2, found.n - 1) * found.deviation / math.sqrt(found.n)
+    return Interval(found.mean, found.mean - half, found.mean + half, found.n)
+
+
+def paired(one: Mapping[int, float], other: Mapping[int, float], confidence: float = CONFIDENCE) -> Interval | None:
+    """What one has over the other, seed by seed; seeds that only one of them has do not count.
+
+    With one seed two methods start from the same weights and see the same batches, so the chance that both share
+    drops out of the difference.
+    """
+    return interval([one[seed] - other[seed] for seed in one if seed in other], confidence)
+
+
+# --- which runs belong together ---
+
+
+def groups(runs: Sequence[Run]) -> list[Group]:
+    """Runs alike but for their seed, by benchmark and method, in the order in which they come."""
+    gathered: dict[tuple[str, str, str], list[Run]] = {}
+    for run, label in zip(runs, labels(runs), strict=True):
+        gathered.setdefault((run["benchmark"], run["method"], label), []).append(run)
+    benchmarks, methods = (list(dict.fromkeys(run[name] for run in runs)) for name in ("benchmark", "method"))
+    found = [Group(method, where, label, tuple(alike)) for (where, method, label), alike in gathered.items()]
+    return sorted(found, key=lambda group: (benchmarks.index(group.benchmark), methods.index(group.method)))
+
+
+def labels(runs: Sequence[Run]) -> list[str]:
+    """For each run what sets it apart from the others of its method and benchmark, besides the seed."""
+    first: dict[tuple[str, str], dict[str, Any]] = {}
+    apart: dict[tuple[str, str], set[str]] = {}
+    for run in runs:
+        own, key = _facts(run), (run["method"], run["benchmark"])
+        known = first.setdefault(key, own)
+        apart.setdefault(key, set()).update(
+            name for name in own.keys() | known.keys() if own.get(name) != known.get(name)
+        )
+    return [_label(_facts(run), apart[run["method"], run["benchmark"]]) for run in runs]
+
+
+def reference(found: Sequence[Group], benchmark: str, method: str | None = None) -> Group | None:
+    """The group of a benchmark that the others are compared with: the method's first, or the first of all."""
+    rivals = [group for group in found if group.benchmark == benchmark and method in (None, group.method)]
+    return rivals[0] if rivals else None
+
+
+def _facts(run: Run) -> dict[str, Any]:
+    """Everything that was asked for, flat."""
+    own = {"network": run["network"], "tasks": run["tasks"]}
+    data = {f"data {name}": value for name, value in run["settings"].items()}
+    plan = {f"plan {name}": value for name, value in run["plan"].items()}
+    return {**own, **data, **plan, **run["values"]}
+
+
+def _label(facts: Mapping[str, Any], apart: set[str]) -> str:
+    return ", ".join(f"{name}={_plain(value)}" for name, value in facts.items() if name in apart)
+
+
+def _plain(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# --- Student's distribution ---
+
+
+def t_quantile(share: float, freedom: float) -> float:
+    """The t below which a share of Student's distribution lies, to about twelve digits.
+
+    >>> round(t_quantile(0.975, 2), 6)
+    4.302653
+    """
+    if not 0 < share < 1 or freedom <= 0:
+        raise ValueError(f"no quantile for a share of {share} and {freedom} degrees of freedom")
+    if share < 0.5:
+        return -t_quantile(1 - share, freedom)
+    low, high = 0.0, 1.0
+    while _t_share(high, freedom) < share:
+        low, high = high, 2 * high
+    while (middle := (low + high) / 2) not in (low, high):  # until no number lies between
+        low, high = (middle, high) if _t_share(middle, freedom) < share else (low, middle)
+    return high
+
+
+def _t_share(t: float, freedom: float) -> float:
+    """The share of Student's distribution below t ≥ 0."""
+    return 1 - 0.5 * _beta_share(freedom / (freedom + t * t), freedom / 2, 0.5)
+
+
+def _beta_share(x: float, a: float, b: float) -> float:
+    """The regularized incomplete beta function I_x(a, b), by its continued fraction where that is quick."""
+    if x <= 0 or x >= 1:
+        return float(x >= 1)
+    front = math.exp(a * math.log(x) + b * math.log1p(-x) + math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b))
+    if x > (a + 1) / (a + b + 2):
+        return 1 - front * _beta_fraction(1 - x, b, a) / b
+    return front * _beta_fraction(x, a, b) / a
+
+
+def _beta_fraction(x: float, a: float, b: float) -> float:
+    """1 / (1 + d₁/(1 + d₂/(1 + …))), worked from the front (Lentz); d as in DLMF 8.17.22."""
+    tiny, value, upper, lower = 1e-300, 1.0, 1.0, 0.0
+    for step in range(1, 10_000):
+        m = step // 2
+        if step % 2:
+            d = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        else:
+            d = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        lower = 1 / (1 + d * lower or tiny)
+        upper = 1 + d / upper or tiny
+        value *= upper * lower
+        if abs(upper * lower - 1) < 1e-15:
+            break
+    return 1 / value

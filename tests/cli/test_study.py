@@ -1,0 +1,288 @@
+"""`perdure study`, as a user runs it."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from perdure.cli.main import app
+from perdure.lab.grid import read, specs
+from perdure.lab.store import finish, run_directory
+from perdure.train.plan import Plan
+
+PERDURE = [sys.executable, "-m", "perdure.cli.main"]
+ENVIRONMENT = {**os.environ, "COLUMNS": "120", "OMP_NUM_THREADS": "1"}
+
+GRID = """
+methods = ["finetune", "gpm"]
+benchmarks = ["synthetic"]
+seeds = [1, 2, 3]
+tasks = 2
+"""
+ENDLESS = 'methods = ["gpm"]\nbenchmarks = ["synthetic"]\nseeds = [1, 2]\nplan = { epochs = 100000 }\n'
+
+
+def perdure(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*PERDURE, "study", *words], capture_output=True, text=True, cwd=cwd, env=ENVIRONMENT, check=False
+    )
+
+
+def here(*words: str) -> Result:
+    """In this process, for what computes nothing."""
+    return CliRunner().invoke(app, ["study", *words], env={"COLUMNS": "120"})
+
+
+def pretend(file: Path, out: Path, figures: dict[str, list[float]], **more: Any) -> None:
+    """Records of runs that nobody did: for each method what it came to, seed by seed."""
+    for one in specs(read(file)):
+        if len(figures[one.method]) < one.seed:
+            continue
+        record = {**one.plain(), "acc": figures[one.method][one.seed - 1], "bwt": -1.0, "threads": 1, "device": "cpu"}
+        record |= {"versions": {"torch": "2", "perdure": "0"}, "seconds": 1.0, **more}
+        finish(run_directory(out, one.shelf, one.method, one.digest()), record, [])
+
+
+def alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def workers(out: Path) -> list[int]:
+    """The processes that hold runs of a store."""
+    return [int(file.read_text().split()[1]) for file in (out / ".locks").glob("*.worker")]
+
+
+def begun(folder: Path, *words: str) -> subprocess.Popen[str]:
+    """A study that has learned an epoch and would go on for hours."""
+    (folder / "endless.toml").write_text(ENDLESS)
+    words = (*PERDURE, "study", "endless.toml", *words)
+    running = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, cwd=folder, env=ENVIRONMENT)
+    assert running.stderr is not None
+    for line in running.stderr:
+        if "epoch" in line:
+            return running
+    raise AssertionError("it ended")
+
+
+def test_done_once_compared_and_not_done_again(tmp_path: Path) -> None:
+    """One of the runs fails: it is kept with its error, and the others go on."""
+    (tmp_path / "mine.toml").write_text("""
+        benchmarks = ["synthetic"]
+        seeds = [1, 2]
+        tasks = 1
+        plan = { epochs = 1 }
+        [[block]]
+        methods = ["finetune", "gpm"]
+        [[block]]
+        methods = ["ewc"]
+        seeds = [1]
+        plan = { rate = 1e30 }
+    """)
+    first = perdure("mine.toml", "--jobs", "2", "--json", cwd=tmp_path)
+    assert first.returncode == 1, first.stderr
+    found = json.loads(first.stdout)
+    assert [(run["method"], run["seed"], run["state"]) for run in found["runs"]] == [
+        ("finetune", 1, "done"),
+        ("gpm", 1, "done"),
+        ("finetune", 2, "done"),
+        ("gpm", 2, "done"),
+        ("ewc", 1, "failed"),
+    ]
+    assert found["computed"] == 4
+    assert "lower the learning rate" in found["runs"][4]["error"]
+    (kept,) = tmp_path.rglob("failed.json")
+    assert "lower the learning rate" in json.loads(kept.read_text())["error"]
+    assert "5 runs, 0 done already, 5 to do; 2 at a time, 1 thread each" in first.stderr
+    assert "gpm on synthetic, seed 2: task 1, epoch 1: loss" in first.stderr
+    before = {path: path.read_bytes() for path in tmp_path.rglob("record.json")}
+    assert len(before) == 4
+
+    second = perdure("mine.toml", cwd=tmp_path)
+    assert second.returncode == 1
+    assert "5 runs, 4 done already, 1 to do" in second.stderr
+    assert "finetune on" not in second.stderr
+    assert "1 of 5 runs are not done; the same command tries them again" in second.stdout
+    assert {path: path.read_bytes() for path in tmp_path.rglob("record.json")} == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stopped_it_saves_and_says_how_to_go_on(number: int, tmp_path: Path) -> None:
+    running = begun(tmp_path, "--jobs", "2")
+    processes = workers(tmp_path / "runs")
+    assert any(map(alive, processes))
+    running.send_signal(number)
+    rest = running.communicate(timeout=120)[1]
+    assert running.returncode == 128 + number
+    (said,) = [line for line in rest.splitlines() if line.startswith("perdure:")]
+    assert "0 of 2 runs are done" in said
+    assert "the same command goes on" in said
+    assert "Traceback" not in rest
+    assert not any(map(alive, processes))
+    assert list(tmp_path.rglob("checkpoint/*.safetensors"))
+
+
+def test_killed_it_leaves_no_orphans_and_loses_nothing(tmp_path: Path) -> None:
+    running = begun(tmp_path)
+    (process,) = workers(tmp_path / "runs")
+    assert not list(tmp_path.rglob("checkpoint/*.safetensors"))  # none is due yet
+    running.kill()
+    running.communicate(timeout=120)
+    deadline = time.monotonic() + 120
+    while alive(process):
+        assert time.monotonic() < deadline, "an orphan"
+        time.sleep(0.05)
+    assert list(tmp_path.rglob("checkpoint/*.safetensors"))
+
+
+def test_dry_counts_times_and_computes_nothing(tmp_path: Path) -> None:
+    file, out = tmp_path / "mine.toml", tmp_path / "runs"
+    file.write_text(GRID)
+    pretend(file, out, {"finetune": [70, 71], "gpm": []})
+    before = sorted(out.rglob("*"))
+    told = here(str(file), "--out", str(out), "--dry", "--json", "--jobs", "2")
+    assert told.exit_code == 0, told.output
+    found = json.loads(told.stdout)
+    assert (found["runs"], found["done"], found["to_do"], found["jobs"], found["threads"]) == (6, 2, 4, 2, 1)
+    assert [(one["method"], one["runs"], one["lessons"], one["epochs"]) for one in found["estimates"]] == [
+        ("gpm", 3, 2, 2),
+        ("finetune", 1, 2, 2),
+    ]
+    assert all(one["whole"] and 0 < one["epoch"] < one["run"] for one in found["estimates"])
+    assert found["seconds_at_most"] == pytest.approx(sum(one["runs"] * one["run"] for one in found["estimates"]))
+    assert found["seconds_at_most_with_these_jobs"] == pytest.approx(found["seconds_at_most"] / 2)
+    assert sorted(out.rglob("*")) == before
+    said = here(str(file), "--out", str(out), "--dry").stdout
+    assert "6 runs, 2 done already, 4 to do" in said
+    assert "The number of epochs is an upper bound" in said
+
+
+def test_tables_of_means_and_paired_differences(tmp_path: Path) -> None:
+    file, out = tmp_path / "mine.toml", tmp_path / "runs"
+    file.write_text(GRID)
+    pretend(file, out, {"finetune": [70, 60, 80], "gpm": [71, 62, 83]})
+    stale = next(out.rglob("record.json")).with_name("failed.json")
+    stale.write_text("{}")
+    told = here(str(file), "--out", str(out))
+    assert told.exit_code == 0, told.output
+    assert not stale.exists()
+    assert "6 runs, all of them done already; nothing to compute" in told.stderr
+    text = re.sub(r"\s+", " ", told.stdout)
+    assert "mean ± standard deviation over n seeds (ddof 1)" in text
+    assert "finetune │ 3 │ 70.00 ± 10.00 │ -1.00 ± 0.00" in text
+    assert "gpm │ 3 │ 72.00 ± 10.54" in text
+    assert "paired differences over n seeds" in text
+    assert "95 %" in text
+    assert "gpm − finetune │ 3 │ +2.00 [-0.48, +4.48] │ +0.00 [+0.00, +0.00]" in text
+    assert "caution" not in text
+    found = json.loads(here(str(file), "--out", str(out), "--json").stdout)
+    assert found["computed"] == 0
+    assert found["groups"][1]["acc"] == {"mean": 72.0, "deviation": pytest.approx(10.535654), "n": 3}
+    assert found["differences"][0]["acc"]["low"] == pytest.approx(2 - 2.4841377)
+
+
+def test_the_first_method_need_not_be_the_one_to_compare_with(tmp_path: Path) -> None:
+    file, out = tmp_path / "mine.toml", tmp_path / "runs"
+    file.write_text(GRID + 'against = "gpm"')
+    pretend(file, out, {"finetune": [70, 60, 80], "gpm": [71, 62, 83]})
+    found = json.loads(here(str(file), "--out", str(out), "--json").stdout)
+    assert [(one["method"], one["against"], one["acc"]["mean"]) for one in found["differences"]] == [
+        ("finetune", "gpm", -2.0)
+    ]
+
+
+def test_scaled_runs_are_others_and_the_table_says_so(tmp_path: Path) -> None:
+    file, out = tmp_path / "mine.toml", tmp_path / "runs"
+    file.write_text(GRID)
+    pretend(file, out, {"finetune": [1, 1, 1], "gpm": [1, 1, 1]})
+    file.write_text(GRID + f"plan = {{ epochs = {2 * Plan().epochs} }}")
+    pretend(file, out, {"finetune": [70, 60, 80], "gpm": [71, 62, 83]})
+    file.write_text(GRID + f"plan = {{ epochs = {20 * Plan().epochs} }}")
+    told = here(str(file), "--out", str(out), "--scale", "0.1")
+    assert told.exit_code == 0, told.output
+    assert "epochs × 0.1: not the plan's figures" in re.sub(r"\s+", " ", told.stdout)
+    assert "70.00 ± 10.00" in told.stdout
+
+
+def test_runs_that_are_not_alike_get_a_caution(tmp_path: Path) -> None:
+    file, out = tmp_path / "mine.toml", tmp_path / "runs"
+    file.write_text(GRID)
+    pretend(file, out, {"finetune": [70, 60, 80], "gpm": []})
+    pretend(file, out, {"finetune": [], "gpm": [70, 60, 80]}, threads=4)
+    assert "caution: these runs differ in threads (1, 4)" in here(str(file), "--out", str(out)).stdout
+
+
+def test_a_missing_probe_makes_a_run_undone(tmp_path: Path) -> None:
+    file, out = tmp_path / "mine.toml", tmp_path / "runs"
+    file.write_text(GRID + 'probes = ["fgsm"]')
+    pretend(file, out, {"finetune": [70, 60, 80], "gpm": [71, 62, 83]})
+    path = next(out.rglob("record.json")).parent
+    (path / "probes").mkdir()
+    (path / "probes" / "fgsm.json").write_text('{"acc": [1]}')
+    found = json.loads(here(str(file), "--out", str(out), "--dry", "--json").stdout)
+    assert (found["done"], found["to_do"]) == (1, 5)
+
+
+def test_a_damaged_record_is_not_a_done_run_and_a_newer_one_is_left_alone(tmp_path: Path) -> None:
+    file, out = tmp_path / "mine.toml", tmp_path / "runs"
+    file.write_text(GRID)
+    pretend(file, out, {"finetune": [70, 60, 80], "gpm": [71, 62, 83]})
+    damaged, newer = sorted(out.rglob("record.json"))[:2]
+    damaged.write_text(damaged.read_text().replace('"bwt": -1.0', '"bwt": -2.0'))
+    newer.write_text('{"schema": 99}')
+    found = json.loads(here(str(file), "--out", str(out), "--dry", "--json").stdout)
+    assert (found["done"], found["to_do"], len(found["impossible"])) == (4, 1, 1)
+    assert "newer perdure" in found["impossible"][0]
+    assert newer.read_text() == '{"schema": 99}'
+
+
+def test_data_that_are_not_there_fail_their_runs_alone(tmp_path: Path) -> None:
+    file, out = tmp_path / "mine.toml", tmp_path / "runs"
+    file.write_text(GRID)
+    pretend(file, out, {"finetune": [70, 60, 80], "gpm": [71, 62, 83]})
+    file.write_text(GRID.replace('["synthetic"]', '["synthetic", "cifar100"]'))
+    told = here(str(file), "--out", str(out), "--root", str(tmp_path / "nowhere"))
+    assert told.exit_code == 1
+    assert "12 runs, 6 done already, none that can be done; nothing to compute" in told.stderr
+    assert "70.00 ± 10.00" in told.stdout
+    assert "0 of 3" in told.stdout
+    assert "finetune on cifar100, seed 1 and 5 more: no CIFAR-100 in" in told.stdout
+    assert told.stdout.count("perdure data fetch cifar100") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["smok"], "did you mean smoke"),
+        (["nothing.toml"], "no such file"),
+        (["smoke", "--scale", "0"], "scale=0 is not allowed"),
+        (["smoke", "--on", "moon"], "use local, ray, auto or ray://HOST:PORT"),
+        (["smoke", "--on", "ray", "--jobs", "2"], "--jobs is for --on local"),
+        (["smoke", "--cpus", "2"], "--cpus and --gpus are for --on ray"),
+        (["smoke", "--device", "tpu9"], "no device 'tpu9'"),
+    ],
+)
+def test_what_is_asked_wrongly_gets_one_clear_line(words: list[str], message: str) -> None:
+    told = here(*words)
+    assert told.exit_code == 2, told.output
+    assert message in told.stderr
+    assert told.stdout == ""
+    assert len(told.stderr.splitlines()) == 1
+
+
+def test_more_tasks_than_there_are_are_a_slip_in_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(GRID.replace("synthetic", "six").replace("tasks = 2", "tasks = 7"))
+    told = here(str(file), "--out", str(tmp_path))
+    assert told.exit_code == 2
+    assert "mine.toml: tasks=7 is not allowed; use 1 to 6" in re.sub(r"\s+", " ", told.stderr)

@@ -1,0 +1,250 @@
+"""Runs in processes of their own: whatever happens to one, the others go on, and it goes on itself."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from perdure.errors import WrongValue
+from perdure.lab.executors import LocalExecutor, Stoppable, Worker, cores, visible_gpus
+from perdure.lab.job import Event, Job
+from perdure.lab.spec import spec
+
+
+def job(out: Path, method: str = "gpm", seed: int = 1, epochs: int = 2, every: float = 60.0, **more: Any) -> Job:
+    return Job(spec(method, "synthetic", seed=seed, tasks=2, plan={"epochs": epochs}, **more), str(out), every=every)
+
+
+def do(executor: LocalExecutor, jobs: list[Job], seen: Callable[[Event], None] = lambda _: None) -> list[Event]:
+    events = []
+    for event in executor.do(jobs):
+        events.append(event)
+        seen(event)
+    return events
+
+
+def ends(events: list[Event]) -> dict[int, str]:
+    return {event.job: event.kind for event in events if event.kind in ("done", "failed", "stopped")}
+
+
+def records(events: list[Event]) -> dict[int, dict[str, Any]]:
+    """What the jobs came to, without what is never the same twice."""
+    return {
+        event.job: {
+            name: value
+            for name, value in event.facts["record"].items()
+            if name not in ("seconds", "path", "files", "check")
+        }
+        for event in events
+        if event.kind == "done"
+    }
+
+
+def models(events: list[Event]) -> dict[int, dict[str, torch.Tensor]]:
+    from safetensors.torch import load_file
+
+    done = {event.job: event.facts["record"]["path"] for event in events if event.kind == "done"}
+    return {number: load_file(f"{path}/model.safetensors") for number, path in done.items()}
+
+
+def same(one: dict[int, dict[str, torch.Tensor]], other: dict[int, dict[str, torch.Tensor]]) -> bool:
+    assert set(one) == set(other)
+    assert all(set(one[number]) == set(other[number]) for number in one)
+    return all(torch.equal(one[number][name], other[number][name]) for number in one for name in one[number])
+
+
+def alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def pids(executor: LocalExecutor) -> list[int]:
+    return [worker.process.pid for worker in executor.running.values()]
+
+
+def test_two_at_a_time_leave_what_one_at_a_time_leaves(tmp_path: Path) -> None:
+    most = 0
+
+    def seen(_: Event) -> None:
+        nonlocal most
+        most = max(most, len(executor.running))
+
+    found = []
+    for jobs in (1, 2):
+        executor = LocalExecutor(jobs)
+        out = tmp_path / str(jobs)
+        most = 0
+        found.append(do(executor, [job(out, "gpm"), job(out, "rcl"), job(out, "rcl", seed=2)], seen))
+        assert most == jobs
+        assert ends(found[-1]) == {0: "done", 1: "done", 2: "done"}
+        assert executor.running == {}
+    assert records(found[0]) == records(found[1])
+    assert {record["threads"] for record in records(found[1]).values()} == {1}
+    assert same(models(found[0]), models(found[1]))
+    kinds = [event.kind for event in found[0] if event.job == 0]
+    assert kinds == ["started", *["epoch"] * 4, "done"]
+
+
+def test_threads_are_those_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    events = do(LocalExecutor(threads=2), [job(tmp_path, "finetune", epochs=1, network="mlp")])
+    assert records(events)[0]["threads"] == 2
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
+    return do(LocalExecutor(), [job(tmp_path_factory.mktemp("whole"), epochs=6)])
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_lost_run_goes_on_from_its_checkpoint(number: int, whole: list[Event], tmp_path: Path) -> None:
+    """Killed by the system, or told to stop by somebody who is not us."""
+    executor, killed = LocalExecutor(), []
+
+    def kill(event: Event) -> None:
+        if event.kind == "epoch" and event.facts["epoch"] == 3 and not killed:
+            killed.extend(pids(executor))
+            os.kill(killed[0], number)
+
+    events = do(executor, [job(tmp_path / "cut", epochs=6, every=0.0)], kill)
+    kinds = [event.kind for event in events]
+    assert kinds.count("lost") == 1
+    assert ends(events) == {0: "done"}
+    lost = kinds.index("lost")
+    assert (number == signal.SIGKILL) == ("SIGKILL" in events[lost].facts["error"])
+    assert kinds[lost + 1] == "started"
+    following = events[lost + 2].facts
+    assert (following["lesson"], following["epoch"]) > (0, 2)  # not from the start
+    assert records(events) == records(whole)
+    assert same(models(events), models(whole))
+
+
+def test_what_is_lost_again_and_again_fails_and_the_others_go_on(tmp_path: Path) -> None:
+    executor = LocalExecutor(2, retries=1)
+
+    def kill(event: Event) -> None:
+        if event.job == 0 and event.kind == "started":
+            worker = next(worker for worker in executor.running.values() if worker.job == 0)
+            os.kill(worker.process.pid, signal.SIGKILL)
+
+    events = do(executor, [job(tmp_path, epochs=100_000), job(tmp_path, "finetune")], kill)
+    assert ends(events) == {0: "failed", 1: "done"}
+    assert [event.kind for event in events if event.job == 0] == ["started", "lost", "started", "failed"]
+    last = next(event for event in events if event.kind == "failed")
+    assert last.facts["error"].endswith("tried 2 times")
+
+
+def test_a_run_that_fails_is_not_tried_again(tmp_path: Path) -> None:
+    wrong = Job(spec("finetune", "synthetic", network="mlp", plan={"rate": 1e30}), str(tmp_path))
+    events = do(LocalExecutor(), [wrong])
+    assert [event.kind for event in events] == ["started", "failed"]
+    assert "lower the learning rate" in events[-1].facts["error"]
+
+
+def test_methods_of_other_packages_are_found_and_may_print(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process sees the packages that this one sees, and what they print is no event."""
+    (tmp_path / "loud.py").write_text(
+        "from perdure.methods.finetune import FineTune\n\n\n"
+        "class Loud(FineTune):\n"
+        "    def begin(self, lesson):\n"
+        "        print('{')\n"
+        '        print(\'{"kind": "failed", "facts": {"error": "not told by us"}}\', flush=True)\n'
+    )
+    about = tmp_path / "loud-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: loud\nVersion: 1\n")
+    (about / "entry_points.txt").write_text("[perdure.methods]\nloud = loud:Loud\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    events = do(LocalExecutor(), [job(tmp_path / "runs", "loud", epochs=1)])
+    assert [event.kind for event in events] == ["started", "epoch", "epoch", "done"]
+
+
+def test_stopping_saves_what_is_under_way(tmp_path: Path) -> None:
+    executor = LocalExecutor(1)
+    assert isinstance(executor, Stoppable)
+    processes: list[int] = []
+
+    def stop(event: Event) -> None:
+        if event.kind == "epoch" and not processes:
+            processes.extend(pids(executor))
+            executor.stop()
+
+    endless = job(tmp_path, epochs=100_000)
+    events = do(executor, [endless, *(job(tmp_path, "finetune", seed) for seed in range(20))], stop)
+    assert ends(events) == dict.fromkeys(range(21), "stopped")
+    assert any(event.job == 0 and "all is saved" in event.facts.get("error", "") for event in events)
+    assert [event.job for event in events if event.kind == "started"] == [0]
+    assert list(tmp_path.rglob("checkpoint/*.safetensors"))
+    assert not any(map(alive, processes))
+
+
+def test_left_in_the_middle_no_process_stays_behind(tmp_path: Path) -> None:
+    executor = LocalExecutor(1)
+    events = executor.do([job(tmp_path, epochs=100_000)])
+    while next(events).kind != "epoch":
+        pass
+    processes = pids(executor)
+    assert any(map(alive, processes))
+    assert all(os.getpgid(process) != os.getpgid(0) for process in processes)  # Ctrl-C does not reach them
+    events.close()  # type: ignore[attr-defined]
+    assert not any(map(alive, processes))
+    assert list(tmp_path.rglob("checkpoint/*.safetensors"))
+
+
+def test_nobody_listening_is_no_reason_to_fail(tmp_path: Path) -> None:
+    heard, told = os.pipe()
+    os.close(heard)
+    worker = subprocess.Popen([sys.executable, "-m", "perdure.lab.worker"], stdin=subprocess.PIPE, stdout=told)
+    os.close(told)
+    assert worker.stdin is not None
+    with worker.stdin:
+        worker.stdin.write(json.dumps({"job": job(tmp_path).plain(), "threads": 1}).encode() + b"\n")
+        worker.stdin.flush()
+        assert worker.wait(120) == 0
+    assert list(tmp_path.rglob("record.json"))
+
+
+def test_a_gpu_for_each_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert LocalExecutor(2, gpus=["3", "5", "7"]).places == [
+        {"CUDA_VISIBLE_DEVICES": "3"},
+        {"CUDA_VISIBLE_DEVICES": "5"},
+    ]
+    assert LocalExecutor(9, gpus=["3"]).places == [{"CUDA_VISIBLE_DEVICES": "3"}]
+    assert LocalExecutor(2).places == [{}, {}]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert visible_gpus() == ["0", "1"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4, 6")
+    assert visible_gpus() == ["4", "6"]
+    assert cores() >= 1
+
+
+def test_none_at_a_time_is_not_allowed() -> None:
+    with pytest.raises(WrongValue, match="jobs=0"):
+        LocalExecutor(0)
+
+
+def test_half_a_line_is_passed_over(tmp_path: Path) -> None:
+    read, write = os.pipe()
+
+    class Pretended:
+        stdout = os.fdopen(read, "rb", 0)
+
+    worker = Worker(0, Pretended(), {}, (tmp_path / "said").open("wb"))  # type: ignore[arg-type]
+    os.write(write, b'{"kind": "started", "fa')
+    assert worker.listen() == []
+    os.write(write, b'cts": {}}\n{"kind": "do{"kind": "stopped"}\n17\n')
+    assert worker.listen() == [{"kind": "started", "facts": {}}]
+    os.close(write)
+    assert worker.listen() is None
+    Pretended.stdout.close()
+    worker.said.close()

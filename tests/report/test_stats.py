@@ -1,0 +1,112 @@
+"""Means, deviations, intervals and pairs, against figures known from elsewhere."""
+
+import math
+import statistics
+
+import pytest
+
+from perdure.report.stats import Interval, groups, interval, labels, paired, reference, spread, t_quantile
+
+# Abramowitz and Stegun, table 26.10, and closed forms for one and two degrees of freedom.
+KNOWN = [
+    (0.975, 1, math.tan(math.pi * 0.475)),
+    (0.975, 2, 0.95 * math.sqrt(2 / (1 - 0.95**2))),
+    (0.975, 4, 2.776445105),
+    (0.975, 9, 2.262157163),
+    (0.95, 5, 2.015048373),
+    (0.995, 10, 3.169272673),
+    (0.9995, 3, 12.923978637),
+    (0.975, 30, 2.042272456),
+    (0.975, 1e9, 1.959963985),
+]
+
+
+@pytest.mark.parametrize(("share", "freedom", "known"), KNOWN)
+def test_quantiles_of_student(share: float, freedom: float, known: float) -> None:
+    assert t_quantile(share, freedom) == pytest.approx(known, rel=0, abs=1e-6)
+    assert t_quantile(1 - share, freedom) == pytest.approx(-known, rel=0, abs=1e-6)
+
+
+def test_quantiles_agree_with_scipy() -> None:
+    scipy = pytest.importorskip("scipy.stats")
+    for freedom in (1, 2, 3, 4, 7, 19, 99, 5000):
+        for share in (0.01, 0.3, 0.6, 0.9, 0.975, 0.999):
+            assert t_quantile(share, freedom) == pytest.approx(scipy.t.ppf(share, freedom), abs=1e-9, rel=1e-9)
+
+
+@pytest.mark.parametrize(("share", "freedom"), [(0, 3), (1, 3), (0.5, 0), (float("nan"), 3)])
+def test_there_are_no_other_quantiles(share: float, freedom: float) -> None:
+    with pytest.raises(ValueError, match="no quantile"):
+        t_quantile(share, freedom)
+
+
+def test_spread_is_of_a_sample() -> None:
+    values = [78.3, 77.3, 79.1, 80.0]
+    found = spread(values)
+    assert found is not None
+    assert found.mean == pytest.approx(statistics.fmean(values))
+    assert found.deviation == pytest.approx(statistics.stdev(values))
+    assert found.n == 4
+    one = spread([5.0])
+    assert one is not None
+    assert (one.mean, one.deviation, one.n) == (5.0, None, 1)
+    assert spread([]) is None
+
+
+def test_interval_of_three() -> None:
+    found = interval([1.0, 2.0, 3.0])  # 2 ± 4.302653 · 1 / √3
+    assert found is not None
+    assert found.low == pytest.approx(2 - 2.4841377, abs=1e-6)
+    assert found.high == pytest.approx(2 + 2.4841377, abs=1e-6)
+    assert interval([7.0]) == Interval(7.0, None, None, 1)
+    assert interval([]) is None
+
+
+def test_pairs_are_of_the_same_seed() -> None:
+    """Large chance that both share drops out; a seed that one of them lacks does not count."""
+    found = paired({1: 50.0, 2: 91.0, 3: 72.0, 4: 1.0}, {3: 70.0, 2: 90.0, 1: 49.0, 5: 8.0})
+    assert found is not None
+    assert (found.mean, found.n) == (pytest.approx(4 / 3), 3)
+    assert found.high is not None
+    assert found.high < 3
+    assert paired({1: 5.0}, {2: 5.0}) is None
+
+
+def run(method: str, benchmark: str = "six", seed: int = 1, **more: object) -> dict[str, object]:
+    plan = {"epochs": more.pop("epochs", 10)}
+    asked = {"network": more.pop("network", "mlp"), "tasks": None, "settings": {}, "plan": plan}
+    figures = {name: more.pop(name) for name in ("acc", "bwt") if name in more}
+    return {"method": method, "benchmark": benchmark, "seed": seed, **asked, "values": more, **figures}
+
+
+def test_groups_are_alike_but_for_the_seed() -> None:
+    runs = [
+        run("rcl", seed=1, weight=0.1, range=1e-4, acc=70.0, bwt=None),
+        run("gpm", seed=1, acc=60.0, bwt=-1.0),
+        run("rcl", seed=1, weight=0.2, range=1e-4, acc=71.0),
+        run("rcl", "five", seed=1, weight=0.1, range=1e-4),
+        run("rcl", seed=2, weight=0.1, range=1e-4, acc=72.0),
+        run("gpm", seed=2),
+    ]
+    found = groups(runs)
+    assert [(group.benchmark, group.name, len(group.runs)) for group in found] == [
+        ("six", "rcl (weight=0.1)", 2),
+        ("six", "rcl (weight=0.2)", 1),
+        ("six", "gpm", 2),
+        ("five", "rcl", 1),
+    ]
+    assert found[0].figures("acc") == {1: 70.0, 2: 72.0}
+    assert found[0].spread("bwt") is None
+    assert found[2].figures("acc") == {1: 60.0}  # the other is not done
+    assert reference(found, "six") is found[0]
+    assert reference(found, "six", "gpm") is found[2]
+    assert reference(found, "five", "gpm") is None
+
+
+def test_labels_name_networks_and_plans_too() -> None:
+    assert labels([run("gpm"), run("gpm", network="alexnet"), run("gpm", epochs=5)]) == [
+        "network=mlp, plan epochs=10",
+        "network=alexnet, plan epochs=10",
+        "network=mlp, plan epochs=5",
+    ]
+    assert labels([run("gpm"), run("ewc", network="alexnet")]) == ["", ""]
