@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -58,8 +59,9 @@ def _threads():
 
 
 @pytest.fixture(autouse=True)
-def _looks_at_once(monkeypatch):
+def _looks_at_once(monkeypatch, tmp_path):
     monkeypatch.setattr(away, "LOOK", 0.0)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 def sent(job: Job, **more) -> Order:
@@ -174,6 +176,38 @@ def test_a_worker_that_sees_the_store_works_in_it(job, tmp_path):
     outcome, files = do_away(sent(job, seen=None, token=str(token), secret="secret"), Direct(at_home(job)[0]))
     assert (outcome.kind, outcome.shared, files) == ("done", True, {})
     assert alike(Path(job.out) / outcome.where, whole(job, tmp_path))
+
+
+def test_what_trackers_leave_comes_home_and_goes_out_again(job):
+    """Here a file of somebody else's in the run's directory, as TensorBoard's are."""
+    home, _ = at_home(job)
+
+    class Noting(Direct):
+        def tell(self, kind, facts):
+            if kind == "epoch":
+                [path] = Path(tempfile.gettempdir()).glob("perdure-*/synthetic/gpm/*/checkpoint/..")
+                with (path.resolve() / "notes.txt").open("a") as notes:
+                    notes.write(f"{facts['lesson']}{facts['epoch']} ")
+            super().tell(kind, facts)
+
+    with pytest.raises(PulledPlug):
+        do_away(sent(job), Noting(home, epochs=3))
+    outcome, files = do_away(sent(job), Noting(home))
+    home.finish(files)
+    assert (Path(job.out) / outcome.where / "notes.txt").read_text() == "00 01 10 10 11 "
+
+
+def test_the_model_of_a_lost_record_is_gone_on_from(job):
+    home, _ = at_home(job)
+    outcome, files = do_away(sent(job), Direct(home))
+    home.finish(files)
+    path = Path(job.out) / outcome.where
+    (path / "record.json").unlink()
+    line = Direct(home)
+    outcome, files = do_away(sent(job), line)
+    home.finish(files)
+    assert [kind for kind, _ in line.told] == ["started"]
+    assert (path / "record.json").exists()
 
 
 @pytest.mark.parametrize("secret", ["another", None])

@@ -123,4 +123,4 @@ def test_springs_too_stiff_diverge_with_a_remedy_and_without_a_record(tmp_path: 
         Diverged, match=r"lower the learning rate.*or soften the springs, e.g. --set coefficient=1e\+11"
     ):
         run(wanted, out=tmp_path)
-    assert not list(tmp_path.rglob("*"))  # no record, so no NaN in one
+    assert not list(tmp_path.rglob("record.json"))  # so no NaN in one
