@@ -1,41 +1,73 @@
 """Kill runs with SIGKILL at random moments, start them again until they end, and compare with runs left alone.
 
-    python benchmarks/kill.py [--kills 20] [--methods rcl gpm …] [--seed 1]
+    python benchmarks/kill.py [--kills 20] [--methods rcl gpm …] [--net mlp] [--seed 1]
 
 Checkpoints are written after every step, so that many kills fall into the writing of one. Each method learns two small
-tasks; its final weights and its record (but for times) must equal the undisturbed ones bit for bit.
+tasks, as often as it takes for so many kills; each time its final weights and its record (but for times) must equal the
+undisturbed ones bit for bit.
 """
 
 import argparse
 import json
+import multiprocessing
 import os
 import random
-import subprocess
+import signal
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-RUN = """
-import sys
-from pathlib import Path
+from perdure import registry
 from perdure.lab.run import run
-from perdure.lab.spec import spec
-wanted = spec(sys.argv[1], "synthetic", tasks=2, plan={"epochs": 3, "momentum": 0.5, "keep": "best"})
-print("ready", flush=True)
-run(wanted, out=Path(sys.argv[2]), every=float(sys.argv[3]))
-"""
+from perdure.lab.spec import RunSpec, spec
+
 TIMES = ("seconds", "files", "check")
+# Forked from a process that has its imports behind it: a start takes no time, and most kills fall into the run.
+forked = multiprocessing.get_context("forkserver")
+forked.set_forkserver_preload(["perdure.lab.run", "perdure.data.synthetic", "perdure.nets.alexnet", "perdure.nets.mlp"])
 
 
-def start(method: str, out: Path, every: float) -> "subprocess.Popen[str]":
-    """A run in a process of its own, past its imports."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    words = [sys.executable, "-c", RUN, method, str(out), str(every)]
-    running = subprocess.Popen(words, stdout=subprocess.PIPE, env=environment, text=True)
-    assert running.stdout is not None
-    assert running.stdout.readline() == "ready\n"
+@dataclass
+class Tally:
+    """How often a run was killed, how often while a checkpoint was written, and how often it was brought to its end."""
+
+    kills: int = 0
+    halves: int = 0
+    ends: int = 0
+
+
+def wanted(method: str, network: str | None = None) -> RunSpec:
+    return spec(method, "synthetic", network=network, tasks=2, plan={"epochs": 3, "momentum": 0.5, "keep": "best"})
+
+
+def torment(asked: RunSpec, place: Path, kills: int, chance: random.Random) -> Tally:
+    """Kill it so often, and see after each end that it is the end of a run left alone."""
+    began = time.monotonic()
+    assert _start(asked, place / "alone", every=1e9).exitcode == 0
+    length = 2 * (time.monotonic() - began)  # so that about every other run comes to its end
+    whole, tally = outcome(place / "alone"), Tally()
+    while tally.kills < kills:
+        out = place / str(tally.ends)
+        while (code := _start(asked, out, every=0, kill_after=chance.uniform(0, length)).exitcode) != 0:
+            assert code == -signal.SIGKILL, f"{asked.method} failed with exit code {code}"
+            halves = list(out.rglob("checkpoint/.*"))
+            tally.kills, tally.halves = tally.kills + 1, tally.halves + bool(halves)
+            for half in halves:
+                half.unlink()  # to count each once
+        tally.ends += 1
+        assert outcome(out) == whole, f"{asked.method}, run {tally.ends}: not as if nothing had happened"
+    return tally
+
+
+def _start(asked: RunSpec, out: Path, every: float, kill_after: float | None = None) -> Any:
+    running = forked.Process(target=run, args=(asked,), kwargs={"out": out, "every": every})
+    running.start()
+    running.join(kill_after)
+    running.kill()  # to one that has ended it does nothing
+    running.join()
     return running
 
 
@@ -45,56 +77,30 @@ def outcome(out: Path) -> tuple[bytes, dict[str, Any]]:
     return (path / "model.safetensors").read_bytes(), {k: v for k, v in record.items() if k not in TIMES}
 
 
-def torment(method: str, out: Path, kills: int, length: float, chance: random.Random) -> tuple[int, int]:
-    """Run until the end, killed so often on the way; returns kills that hit, and checkpoints found half-written."""
-    hits = halves = 0
-    while True:
-        running = start(method, out, every=0)
-        assert running.stdout is not None
-        if hits < kills:
-            time.sleep(chance.uniform(0, length))
-            running.kill()
-        code = running.wait()
-        running.stdout.close()
-        if code == 0:
-            return hits, halves
-        assert code == -9, f"{method} failed with exit code {code}"
-        hits += 1
-        halves += sum(path.name.startswith(".") for path in out.rglob("checkpoint/.*"))
-        for half in out.rglob("checkpoint/.*"):
-            half.unlink()
-
-
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20, help="for each method")
-    parser.add_argument("--methods", nargs="*", default=None)
+    parser.add_argument("--methods", nargs="*", default=list(registry.methods))
+    parser.add_argument("--net", default=None, help="another network than the preset's")
     parser.add_argument("--seed", type=int, default=1, help="of the moments")
     args = parser.parse_args()
-    from perdure import registry
-
-    wrong = 0
-    for method in args.methods or list(registry.methods):
-        chance = random.Random(f"{args.seed}/{method}")
-        with tempfile.TemporaryDirectory() as folder:
-            left_alone, tormented = Path(folder) / "alone", Path(folder) / "tormented"
-            running = start(method, left_alone, every=1e9)
-            began = time.monotonic()
-            assert running.wait() == 0
-            assert running.stdout is not None
-            running.stdout.close()
-            # Kills fall mostly into the first half of what is left, so that there is something left for the next.
-            length = 0.5 * (time.monotonic() - began)
-            hits, halves = torment(method, tormented, args.kills, length, chance)
-            same = outcome(left_alone) == outcome(tormented)
-        wrong += not same
+    os.environ["OMP_NUM_THREADS"] = "1"
+    total = Tally()
+    for method in args.methods:
+        with tempfile.TemporaryDirectory() as place:
+            chance = random.Random(f"{args.seed}/{method}")
+            tally = torment(wanted(method, args.net), Path(place), args.kills, chance)
         print(
-            f"{method:9} {hits} kills, {halves} of them while a checkpoint was written: "
-            f"{'bit for bit the same' if same else 'DIFFERENT'}",
+            f"{method:9} {tally.kills} kills, {tally.halves} of them while a checkpoint was written, "
+            f"{tally.ends} ends: all bit for bit as left alone",
             flush=True,
         )
-    return 1 if wrong else 0
+        total = Tally(total.kills + tally.kills, total.halves + tally.halves, total.ends + tally.ends)
+    print(f"{'together':9} {total.kills} kills, {total.halves} while a checkpoint was written, {total.ends} ends")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        main()
+    except AssertionError as error:
+        sys.exit(f"DIFFERENT: {error}")

@@ -76,7 +76,8 @@ def save(path: Path, digest: str, method: Method, learned: Learned, standing: St
         for group, found in groups.items()
         for name, tensor in found.items()
     }
-    header = json.dumps({**facts, "sums": {name: _sum(tensor) for name, tensor in tensors.items()}})
+    sums = {name: _sum(tensor) for name, tensor in sorted(tensors.items())}
+    header = json.dumps({**facts, "sums": sums})
     # One key: safetensors writes several in any order, and equal runs are to leave equal bytes.
     said = {KEY: f"{zlib.crc32(header.encode()):08x} {header}"}
     with written(path) as part:

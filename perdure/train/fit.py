@@ -10,6 +10,7 @@ from perdure.methods.method import Method
 from perdure.seeding import chance, generator, set_generator_states
 from perdure.train.evaluate import evaluate_together
 from perdure.train.plan import Plan
+from perdure.train.sgd import SGD
 from perdure.train.watch import Epoch, Now, Standing, Watch
 from perdure.types import Gradient, Lesson
 
@@ -30,13 +31,11 @@ def fit(
         with chance(seed, "begin", lesson.index):
             method.begin(lesson)
     weights = method.trainable()
-    optimizer = torch.optim.SGD(weights.values(), lr=plan.rate, momentum=plan.momentum)
     at = since or Standing(lesson.index, plan.schedule_for_lesson(), _copy(weights) if plan.keep == "best" else {})
-    for name, buffer in at.momentum.items():
-        optimizer.state[weights[name]]["momentum_buffer"] = buffer
+    sgd = SGD(weights, plan.momentum, at.momentum)
     while at.epoch < plan.epochs and not at.schedule.stopped:
         started = time.perf_counter() - at.seconds
-        optimizer.param_groups[0]["lr"] = rate = at.schedule.rate
+        rate = at.schedule.rate
         method.train()
         if at.batches == 0:
             method.epoch(at.epoch, plan.epochs, rate / plan.rate)
@@ -45,13 +44,10 @@ def fit(
             if at.batches:
                 set_generator_states(at.chance)
             for batch in lesson.batches(plan.batch, generator(seed, "order", lesson.index, at.epoch), at.batches):
-                gradient = method.gradient(batch)
-                for name, weight in weights.items():
-                    weight.grad = gradient.get(name)
-                optimizer.step()
+                sgd.step(method.gradient(batch), rate)
                 at.batches, at.seconds = at.batches + 1, time.perf_counter() - started
                 watch.batch(done := done + len(batch), len(lesson))
-                watch.pause(Now(method, at, optimizer, epoch_ended=False))
+                watch.pause(Now(method, at, sgd, epoch_ended=False))
         train = evaluate_together(method, ((p.task, p.train) for p in lesson.parts)) if plan.train_scores else None
         valid = evaluate_together(method, ((p.task, p.valid) for p in lesson.parts))
         if not math.isfinite(valid.loss):
@@ -64,8 +60,7 @@ def fit(
         at.history.append(Epoch(lesson.index, at.epoch, rate, valid, train, best, time.perf_counter() - started))
         at.epoch, at.batches, at.seconds = at.epoch + 1, 0, 0.0
         watch.epoch(at.history[-1])
-        watch.pause(Now(method, at, optimizer, epoch_ended=True))
-    optimizer.zero_grad()
+        watch.pause(Now(method, at, sgd, epoch_ended=True))
     if plan.keep == "best":
         with torch.no_grad():
             torch._foreach_copy_(list(weights.values()), [at.kept[name] for name in weights])

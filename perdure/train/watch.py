@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
 from perdure.methods.method import Method
@@ -10,6 +9,7 @@ from perdure.seeding import generator_states
 from perdure.train.evaluate import Score
 from perdure.train.plan import Plan
 from perdure.train.plateau import Schedule
+from perdure.train.sgd import SGD
 from perdure.types import Gradient, Lesson, Task
 
 
@@ -83,12 +83,10 @@ class Now:
 
     method: Method
     at: Standing
-    optimizer: torch.optim.SGD
+    sgd: SGD
     epoch_ended: bool
 
     def standing(self) -> Standing:
-        weights = self.method.trainable()
-        found = {name: self.optimizer.state.get(weight, {}).get("momentum_buffer") for name, weight in weights.items()}
-        self.at.momentum = {name: buffer for name, buffer in found.items() if buffer is not None}
+        self.at.momentum = self.sgd.velocity
         self.at.chance = generator_states()
         return self.at

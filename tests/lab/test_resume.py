@@ -91,14 +91,18 @@ def test_interrupted_at_random_moments(method, tmp_path):
         assert not (out / "synthetic" / method / "checkpoint").exists()
 
 
-@pytest.mark.parametrize("moment", range(1, 19))
-def test_interrupted_at_every_moment(moment, tmp_path):
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
     asked = wanted("rcl")
-    whole = outcome(run(asked, out=tmp_path / "whole"), asked.plan)
+    return outcome(run(asked, out=tmp_path_factory.mktemp("whole")), asked.plan)
+
+
+@pytest.mark.parametrize("moment", range(1, 19))
+def test_interrupted_at_every_moment(moment, whole, tmp_path):
+    asked = wanted("rcl")
     with pytest.raises(PulledPlug):
-        run(asked, out=tmp_path / "cut", watch=Plug(moment), every=0)
-    record = run(asked, out=tmp_path / "cut")
-    assert same(outcome(record, asked.plan), whole)
+        run(asked, out=tmp_path, watch=Plug(moment), every=0)
+    assert same(outcome(run(asked, out=tmp_path), asked.plan), whole)
 
 
 def test_the_comparison_can_fail(tmp_path):
