@@ -24,7 +24,7 @@ check: setup
 
 # Two worker processes with one torch thread each: two with two threads on two cores crawl.
 test: check
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -45,6 +45,7 @@ def wanted(method: str, network: str | None = None) -> RunSpec:
 
 def torment(asked: RunSpec, place: Path, kills: int, chance: random.Random) -> Tally:
     """Kill it so often, and see after each end that it is the end of a run left alone."""
+    _start(asked, place / "warm", every=1e9)  # and with it the server
     began = time.monotonic()
     assert _start(asked, place / "alone", every=1e9).exitcode == 0
     length = 2 * (time.monotonic() - began)  # so that about every other run comes to its end

@@ -15,7 +15,7 @@ UNPACK = Path(__file__).resolve().parents[3] / "shared" / "data" / "unpack"
 def real_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder with the original layouts: CIFAR-100 complete, parts of the other sets.
 
-    Tests that use it share an xdist group, so that one worker unpacks once.
+    Tests that use it stand in one file, so that one worker unpacks once.
     """
     if not UNPACK.is_file():
         pytest.skip("no real image files: shared/data/unpack is not beside the checkout")

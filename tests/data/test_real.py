@@ -16,14 +16,18 @@ from perdure.data.imageset import load
 from perdure.data.miniimagenet import class_order, miniimagenet
 from perdure.data.pmnist import pmnist
 
-pytestmark = [pytest.mark.real, pytest.mark.xdist_group("real")]
+pytestmark = pytest.mark.real
 
 
 def moments(splits):
     """Mean and deviation per channel of the pixels of several splits."""
-    pixels = [split.x.double() / 255 for split in splits]
-    mean = torch.cat([x.mean((2, 3)) for x in pixels]).mean(0)
-    square = torch.cat([x.square().mean((2, 3)) for x in pixels]).mean(0)
+    values = torch.arange(256) / 255
+    counts = torch.zeros(splits[0].x.shape[1], 256, dtype=torch.long)
+    for split in splits:
+        for channel, found in enumerate(counts):
+            found += split.x[:, channel].flatten().bincount(minlength=256)
+    mean = (counts * values).double().sum(1) / counts.sum(1)
+    square = (counts * values.square()).double().sum(1) / counts.sum(1)
     return mean.tolist(), (square - mean.square()).sqrt().tolist()
 
 

@@ -35,7 +35,6 @@ from perdure.lab.run import run  # noqa: E402
 from perdure.lab.spec import spec  # noqa: E402
 from perdure.lab.store import hold, read_record  # noqa: E402
 
-pytestmark = pytest.mark.xdist_group("ray")
 NODE = {"num_cpus": 1, "node_ip_address": "127.0.0.1", "object_store_memory": 100 << 20}
 SHORT = {"epochs": 2}
 LONG = {"epochs": 15}  # some seconds, to be killed in
