@@ -119,13 +119,21 @@ def _ask(paths: Sequence[Path]) -> None:
 
 
 def export_runs(
-    words: Filters = [],  # noqa: B006 — typer reads it, nobody changes it
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[METHOD|BENCHMARK|STATE]... [FILE.csv|FILE.parquet]...",
+            help="Only these runs, e.g. rcl six, all when left out; and where to.",
+        ),
+    ] = [],  # noqa: B006 — typer reads it, nobody changes it
     out: Out = Path("runs"),
     per: Annotated[
         str, typer.Option(metavar="run|task", help="A row for every run, or for each of its tasks.")
     ] = "run",
-    to_csv: Annotated[str | None, typer.Option("--csv", metavar="FILE|-", help="CSV; - is standard output.")] = None,
-    to_parquet: Annotated[Path | None, typer.Option("--parquet", metavar="FILE", help="Parquet.")] = None,
+    to_csv: Annotated[bool, typer.Option("--csv", help="CSV, on standard output if no FILE.csv is named.")] = False,
+    to_parquet: Annotated[
+        bool, typer.Option("--parquet", help="Parquet, on standard output if no FILE.parquet is named.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Write all finished runs as one table: names, every value, plan, figures. CSV on standard output if not told."""
@@ -133,22 +141,26 @@ def export_runs(
 
     if per not in ("run", "task"):
         raise UnknownName("kind of row", per, ["run", "task"])
-    arrow: Any = _pyarrow() if to_parquet else None
-    if as_json and to_csv == "-":
-        raise WrongValue("--json and --csv - would both go to standard output; choose one, or a file for the CSV")
-    table = gathered(out, shelf.chosen(shelf.runs(out), words), per)
+    files = [Path(word) for word in words if Path(word).suffix in FORMATS]
+    named = {file.suffix for file in files}
+    piped = [kind for kind, asked in ((".csv", to_csv), (".parquet", to_parquet)) if asked and kind not in named]
+    if not (files or piped or as_json):
+        piped = [".csv"]
+    if len(piped) + as_json > 1:
+        raise WrongValue("several tables would go to standard output; choose one, or name files, e.g. runs.csv")
+    if piped == [".parquet"] and sys.stdout.isatty():
+        raise WrongValue("Parquet is not for the screen; name a file, e.g. --parquet runs.parquet")
+    if ".parquet" in {*named, *piped}:
+        _pyarrow()  # before anything is read or written
+    filters = [word for word in words if Path(word).suffix not in FORMATS]
+    table = gathered(out, shelf.chosen(shelf.runs(out), filters), per)
     if as_json:
         print(json.dumps(table, ensure_ascii=False))
-    elif to_csv == "-" or not (to_csv or to_parquet):
-        sys.stdout.write(as_csv(table))
-    if to_csv and to_csv != "-":
-        store.write(Path(to_csv), as_csv(table).encode())
-    if to_parquet:
-        with store.written(to_parquet) as part:
-            arrow.parquet.write_table(arrow.table(columns(table)), part)
-    for file in (to_csv, to_parquet):
-        if file and file != "-":
-            notes.print(f"{len(table)} rows in {file}", markup=False, soft_wrap=True)
+    for kind in piped:
+        sys.stdout.buffer.write(FORMATS[kind](table))
+    for file in files:
+        store.write(file, FORMATS[file.suffix](table))
+        notes.print(f"{len(table)} rows in {file}", markup=False, soft_wrap=True)
 
 
 def gathered(root: Path, rows: Sequence["Row"], per: str) -> Table:
@@ -223,13 +235,22 @@ def _text(value: Any) -> str | None:
     return value if value is None or isinstance(value, str) else json.dumps(value)
 
 
-def as_csv(table: Table) -> str:
+def as_csv(table: Table) -> bytes:
     names = list(dict.fromkeys(name for row in table for name in row))
     text = io.StringIO()
     writer = csv.DictWriter(text, names, lineterminator="\n")
     writer.writeheader()
     writer.writerows(table)
-    return text.getvalue()
+    return text.getvalue().encode()
+
+
+def as_parquet(table: Table) -> bytes:
+    arrow, content = _pyarrow(), io.BytesIO()
+    arrow.parquet.write_table(arrow.table(columns(table)), content)
+    return content.getvalue()
+
+
+FORMATS = {".csv": as_csv, ".parquet": as_parquet}
 
 
 def _pyarrow() -> Any:

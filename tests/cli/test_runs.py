@@ -170,7 +170,7 @@ def test_csv_of_runs() -> None:
     assert one["finished"].endswith("Z")
     assert "left out: 1 unfinished" in done.stderr
     assert D in done.stderr
-    assert perdure("export-runs", "--csv", "-").stdout == done.stdout
+    assert perdure("export-runs", "--csv").stdout == done.stdout
 
 
 def test_csv_of_tasks_in_a_file() -> None:
@@ -223,10 +223,20 @@ def test_a_record_that_breaks_between_listing_and_reading_is_left_out(runs: Path
     assert "its checksum is wrong" in done.stderr
 
 
+def test_both_formats_can_be_piped() -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    arrow = pytest.importorskip("pyarrow")
+    as_csv, as_parquet = (perdure("export-runs", kind) for kind in ("--csv", "--parquet"))
+    assert as_csv.exit_code == as_parquet.exit_code == 0
+    found = parquet.read_table(arrow.BufferReader(as_parquet.stdout_bytes))
+    assert [str(name) for name in found["run"]] == [line.split(",")[0] for line in as_csv.stdout.splitlines()[1:]]
+
+
 def test_what_cannot_be_exported_is_one_line() -> None:
     for words, code, message in (
         (["--per", "tsak"], 2, "did you mean task"),
-        (["--csv", "-", "--json"], 2, "choose one"),
+        (["--csv", "--json"], 2, "choose one"),
+        (["--csv", "--parquet"], 2, "choose one"),
         (["rlc"], 2, "did you mean rcl"),
         (["--csv", "/dev/null/all.csv"], 1, "cannot write"),
     ):
