@@ -12,6 +12,7 @@ import secrets
 import signal
 import socket
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
@@ -92,7 +93,8 @@ def join(address: str | None) -> Any:
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
     logging.getLogger("ray").setLevel(logging.ERROR)
     try:
-        with _same_signals():
+        with _same_signals(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a connection that fails; the error says it
             if address is None:
                 ray.init(address="local", include_dashboard=False, **quiet)
             else:
@@ -103,7 +105,8 @@ def join(address: str | None) -> Any:
                 "this machine belongs to no Ray cluster; join one with `ray start`, or say where one is: --on ray://HOST:PORT"
             ) from None
         where = "on this machine" if address is None else f"at {address}"
-        raise PerdureError(f"no Ray {where}: {_first_line(error)}; see docs/clusters.md") from None
+        token = "" if address is None else "; if it asks for a token, set RAY_AUTH_MODE=token and give it"
+        raise PerdureError(f"no Ray {where}: {_first_line(error)}{token}; see docs/clusters.md") from None
     _keep_off_standard_output()
     return ray
 
