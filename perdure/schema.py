@@ -21,6 +21,8 @@ Count = Annotated[int, Field(ge=1)]
 Variant = Literal["released", "paper"]  # where the paper's equations and the released code differ
 Reading = Literal["intended", "released"]  # where the released code has a slip
 
+GREEK = dict(zip(["alpha", "epsilon", "eta", "kappa", "lambda", "rho", "phi"], "αεηκλρφ", strict=True))
+
 
 @dataclass(frozen=True)
 class Value:
@@ -50,6 +52,18 @@ def values_of(thing: Callable[..., Any]) -> dict[str, Value]:
         symbol, about = _symbol(comments.get(parameter.name, ""))
         found[parameter.name] = Value(parameter.name, parameter.annotation, parameter.default, symbol, about)
     return found
+
+
+def meant(name: str, known: Mapping[str, Value]) -> str:
+    """The name of the value that is meant, where the paper's symbol or its Greek name was given; else what was given.
+
+    >>> from perdure.methods.rcl import RCL
+    >>> [meant(name, values_of(RCL)) for name in ("mix_weight", "λ", "lambda", "radius")]
+    ['mix_weight', 'mix_weight', 'mix_weight', 'radius']
+    """
+    letter = GREEK.get(name, name)
+    found = [key for key, value in known.items() if value.symbol == letter]
+    return found[0] if name not in known and len(found) == 1 else name
 
 
 def _symbol(comment: str) -> tuple[str, str]:

@@ -85,7 +85,10 @@ def run(
     benchmark: Annotated[str, typer.Argument(help="A benchmark, see `perdure ls benchmarks`, or folder:PATH.")],
     seed: Seed = 1,
     wishes: Annotated[
-        list[str], typer.Option("--set", metavar="NAME=VALUE", help="Set a value of the method, e.g. mix_weight=0.2.")
+        list[str],
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="Set a value of the method, e.g. mix_weight=0.2 or lambda=0.2."
+        ),
     ] = [],  # noqa: B006 — typer reads it, nobody changes it
     plan: PlanWishes = [],  # noqa: B006
     settings: Annotated[

@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from perdure.errors import Damaged, PerdureError
+from perdure.errors import Damaged, PerdureError, UnknownName
 from perdure.lab.shelf import find
 from perdure.lab.store import read_probes, read_record
 from perdure.registry import benchmarks, methods, networks, probes
@@ -39,6 +39,8 @@ def described(name: str, out: Path) -> tuple[dict[str, Any], str, Sequence[Table
     if name in benchmarks:
         content = benchmark_description(name)
         return content, content["about"], benchmark_tables(content)
+    if name not in methods:
+        raise UnknownName("method, benchmark or run", name, [*methods, *benchmarks])
     content = description(name)
     return content, content["about"], description_tables(content)
 

@@ -17,11 +17,10 @@ from perdure import registry
 from perdure.errors import PerdureError, UnknownName, WrongValue
 from perdure.lab.job import Event, Executor, Job
 from perdure.lab.spec import RunSpec, spec
-from perdure.schema import Value, values_of
+from perdure.schema import Value, meant, values_of
 from perdure.seeding import derive
 from perdure.train.plan import Plan
 
-GREEK = dict(zip(["alpha", "epsilon", "eta", "kappa", "lambda", "rho", "phi"], "αεηκλρφ", strict=True))
 EXAMPLE = "mix_weight=0.01..1:log, samples=50..200, spread_in=both,descent or plan.rate=0.01..0.1:log"
 
 
@@ -211,10 +210,7 @@ def _value(name: str, method: str) -> tuple[str, Value]:
     """The value that is meant: by its name, by the paper's symbol, or plan.NAME."""
     own = values_of(registry.methods.load(method))
     known = {**own, **{f"plan.{key}": value for key, value in values_of(Plan).items()}}
-    letter = GREEK.get(name, name)
-    of_letter = [key for key, value in own.items() if value.symbol == letter]
-    if name not in known and len(of_letter) == 1:
-        name = of_letter[0]
+    name = name if name in known else meant(name, own)
     if name not in known:
         raise UnknownName(f"value of {method} to search", name, known)
     return name, known[name]

@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 
 from perdure import registry
 from perdure.errors import UnknownName, WrongValue
-from perdure.schema import Value, checked, values_of
+from perdure.schema import Value, checked, meant, values_of
 from perdure.train.plan import Plan
 
 Judged = Literal["test", "valid"]
@@ -118,8 +118,12 @@ def spec(
     proposed = preset(kind, method)
     chosen = network or proposed.network[0]
     registry.networks.find(chosen)
-    defaults = {name: value.default for name, value in values_of(maker).items()}
-    given = {**{name: pair[0] for name, pair in proposed.values.items()}, **(values or {})}
+    own = values_of(maker)
+    defaults = {name: value.default for name, value in own.items()}
+    wishes = {meant(name, own): value for name, value in (values or {}).items()}
+    if len(wishes) < len(values or {}):
+        raise WrongValue(f"method {method}: a value is given twice, by its name and by its symbol; give it once")
+    given = {**{name: pair[0] for name, pair in proposed.values.items()}, **wishes}
     planned = {**{name: pair[0] for name, pair in proposed.plan.items()}, **(plan or {})}
     return RunSpec(
         method=method,

@@ -763,7 +763,7 @@ BAD = {
     "path traversal of a folder": (both(A, ("deep/../../..", b"", "folder")), "leads out of its folder"),
     "path traversal on Windows": (both(A, ("deep/..\\..\\b.txt", b"beta")), "leads out of its folder"),
     "drive of Windows": (both(A, ("C:\\b.txt", b"beta")), "leads out of its folder"),
-    "absolute path": (both(A, ("/tmp/b.txt", b"beta")), "leads out of its folder"),
+    "absolute path": (both(A, ("/absolute/b.txt", b"beta")), "leads out of its folder"),
     "long hostile name": (both(A, ("../" + "\n" * 5000, b"beta")), "leads out of its folder"),
     "symlink": (both(A, ("b.txt", b"/etc/passwd", "symlink")), "'b.txt' is a link or a device"),
     "hard link": ({"tar.gz": lambda: tar(A, ("b.txt", b"a.txt", "hard link"))}, "link or a device"),

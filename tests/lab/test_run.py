@@ -142,3 +142,10 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 def test_records_can_be_read_by_others(tmp_path: Path) -> None:
     write(tmp_path / "record.json", b"x")
     assert stat.S_IMODE((tmp_path / "record.json").stat().st_mode) & 0o444 == 0o444
+
+
+def test_values_go_by_the_papers_symbols_too() -> None:
+    plain = spec("rcl", "synthetic", values={"mix_weight": 0.2})
+    assert plain == spec("rcl", "synthetic", values={"lambda": "0.2"}) == spec("rcl", "synthetic", values={"λ": 0.2})
+    with pytest.raises(WrongValue, match="given twice"):
+        spec("rcl", "synthetic", values={"mix_weight": 0.2, "lambda": 0.3})
