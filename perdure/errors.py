@@ -16,6 +16,7 @@ PerdureError
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from pathlib import Path
 
 
 class PerdureError(Exception):
@@ -67,7 +68,9 @@ class Diverged(PerdureError):
 
 
 class Damaged(PerdureError):
-    pass
+    def __init__(self, message: str, file: Path) -> None:
+        super().__init__(message)
+        self.file = file
 
 
 class Busy(PerdureError):

@@ -50,7 +50,7 @@ def run_record(path: Path) -> dict[str, Any] | None:
     try:
         record = read_record(path)
     except Damaged as error:
-        raise Damaged(f"{error}; run it again") from None
+        raise PerdureError(f"{error}; run it again") from None
     return None if record is None else {**record, **read_probes(path), "path": str(path)}
 
 

@@ -98,12 +98,12 @@ def load(path: Path, plan: Plan, digest: str | None = None) -> Saved:
             found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 — not a dictionary
         intact = check == f"{zlib.crc32(header.encode()):08x}"
         if not intact or {name: _sum(tensor) for name, tensor in found.items()} != facts["sums"]:
-            raise Damaged(f"{path}: damaged, its checksums are wrong")
+            raise Damaged(f"{path}: damaged, its checksums are wrong", path)
         if digest is not None and facts["digest"] != digest:
-            raise Damaged(f"{path}: of another run ({facts['digest']})")
+            raise Damaged(f"{path}: of another run ({facts['digest']})", path)
         return _saved(found, facts, plan)
     except (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Damaged(f"{path}: not a readable checkpoint ({type(error).__name__})") from None
+        raise Damaged(f"{path}: not a readable checkpoint ({type(error).__name__})", path) from None
 
 
 def _saved(found: dict[str, Tensor], facts: dict[str, Any], plan: Plan) -> Saved:
@@ -131,7 +131,7 @@ def read_epochs(path: Path) -> list[Epoch]:
     try:
         return [_epoch(json.loads(line)) for line in path.read_text("utf-8").splitlines()]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise Damaged(f"{path}: not readable ({type(error).__name__})") from None
+        raise Damaged(f"{path}: not readable ({type(error).__name__})", path) from None
 
 
 def _epoch(plain: dict[str, Any]) -> Epoch:

@@ -17,7 +17,7 @@ from perdure.errors import Damaged, WrongValue
 from perdure.lab import checkpoint
 from perdure.lab.cautions import cautions
 from perdure.lab.checkpoint import Saved
-from perdure.lab.saver import Saver, Several, discard, latest, stoppable
+from perdure.lab.saver import Saver, discard, latest, stoppable
 from perdure.lab.spec import RunSpec, split_name
 from perdure.lab.store import (
     finish,
@@ -36,7 +36,7 @@ from perdure.nets.network import Network
 from perdure.ops.scores import average_accuracy, backward_transfer, forgetting, learning_accuracy
 from perdure.seeding import chance
 from perdure.train.learn import learn
-from perdure.train.watch import Learned, Watch
+from perdure.train.watch import Learned, Several, Watch
 from perdure.types import Stream, Task
 
 DEFINITIONS = {
@@ -92,7 +92,9 @@ def finished(path: Path, watch: Watch) -> dict[str, Any] | None:
     try:
         return read_record(path, thorough=True)
     except Damaged as error:
-        watch.caution(f"{error}; set aside as {set_aside(path / 'record.json').name}, and made again")
+        # The record alone knows its files' checksums: what is damaged goes with it, or it would be trusted from now on.
+        files = [file for file in {path / "record.json": None, error.file: None} if file.exists()]
+        watch.caution(f"{error}; set aside as {' and '.join(set_aside(file).name for file in files)}, and made again")
         return None
 
 
@@ -107,7 +109,8 @@ def _last_good(path: Path, spec: RunSpec, digest: str) -> tuple[Saved | None, li
         saved.learned.epochs = checkpoint.read_epochs(path / "epochs.jsonl")
         saved.learned.seconds = sum(epoch.seconds for epoch in saved.learned.epochs)
     except Damaged as error:
-        return None, [*said, f"{error}; set aside as {set_aside(model).name}"]
+        aside = f"; set aside as {set_aside(error.file).name}" if error.file.exists() else ""
+        return None, [*said, f"{error}{aside}"]
     return saved, said
 
 

@@ -5,6 +5,7 @@ runs/<benchmark>/<method>/<hash>/
     record.json         what it came to; there only when the run is finished
     epochs.jsonl        a line per epoch
     model.safetensors   weights and the method's own state in the end
+    failed.json         why a study gave it up; gone when it is done
     checkpoint/         while it is not finished: the latest states, to go on from
     probes/             measurements made of the finished model
 """
@@ -94,14 +95,10 @@ def hold(root: Path, path: Path) -> Iterator[None]:
     locks = root / ".locks"
     name = "-".join(path.relative_to(root).parts)
     worker = locks / f"{name}.worker"
+    lock = FileLock(locks / f"{name}.lock", timeout=0)
     try:
         locks.mkdir(parents=True, exist_ok=True)
-        with FileLock(locks / f"{name}.lock", timeout=0):
-            worker.write_text(f"process {os.getpid()} on {socket.gethostname()}\n")
-            try:
-                yield
-            finally:
-                worker.unlink(missing_ok=True)
+        lock.acquire()
     except Timeout:
         try:
             who = worker.read_text().strip()
@@ -109,8 +106,21 @@ def hold(root: Path, path: Path) -> Iterator[None]:
             who = "another process"
         raise Busy(f"{path}: {who} is at work on this run; wait for it, or stop it") from None
     except OSError as error:
-        place = error.filename or locks
-        raise PerdureError(f"cannot write {place}: {error.strerror}; choose another place with --out") from None
+        raise _cannot_hold(error, locks) from None
+    try:
+        try:
+            worker.write_text(f"process {os.getpid()} on {socket.gethostname()}\n")
+        except OSError as error:
+            raise _cannot_hold(error, worker) from None
+        yield
+    finally:
+        with suppress(OSError):
+            worker.unlink(missing_ok=True)
+        lock.release()
+
+
+def _cannot_hold(error: OSError, place: Path) -> PerdureError:
+    return PerdureError(f"cannot write {error.filename or place}: {error.strerror}; choose another place with --out")
 
 
 # --- finished runs ---
@@ -133,17 +143,17 @@ def read_record(path: Path, thorough: bool = False) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError):
-        raise Damaged(f"{place}: not a readable record") from None
+        raise Damaged(f"{place}: not a readable record", place) from None
     if not isinstance(record, dict) or not isinstance(record.get("schema"), int):
-        raise Damaged(f"{place}: not a record of a run")
+        raise Damaged(f"{place}: not a record of a run", place)
     if record["schema"] > SCHEMA:
         raise PerdureError(f"{place}: written by a newer perdure (schema {record['schema']}); update to read it")
     if record.get("check") != _check(record):
-        raise Damaged(f"{place}: damaged, its checksum is wrong")
+        raise Damaged(f"{place}: damaged, its checksum is wrong", place)
     if thorough:
         for name, wanted in record["files"].items():
-            if _file_sum(path / name) != wanted:
-                raise Damaged(f"{path / name}: damaged or gone, its checksum is not the one in the record")
+            if _file_sum(file := path / name) != wanted:
+                raise Damaged(f"{file}: damaged or gone, its checksum is not the one in the record", file)
     return record
 
 

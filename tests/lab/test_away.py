@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from perdure.errors import Busy, Damaged
+from perdure.errors import Busy, Damaged, PerdureError
 from perdure.lab import away
 from perdure.lab.away import Home, Order, Outcome, do_away, order
 from perdure.lab.checkpoint import load
@@ -224,9 +224,9 @@ def test_a_worker_that_sees_another_store_does_not(job, secret):
 def test_nothing_is_written_outside_the_run(job, name):
     home, _ = at_home(job)
     do_away(sent(job), Direct(home))
-    with pytest.raises(Damaged, match="not a name of a file"):
+    with pytest.raises(PerdureError, match="not a name of a file"):
         home.keep({name: b""})
-    with pytest.raises(Damaged, match="not a name of a file"):
+    with pytest.raises(PerdureError, match="not a name of a file"):
         home.fetch(name)
 
 

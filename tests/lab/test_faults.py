@@ -112,6 +112,13 @@ DAMAGE = {
         ),
         False,
     ),
+    "a figure in the epochs changed by hand": (
+        lambda path: write(
+            path / "epochs.jsonl", (path / "epochs.jsonl").read_bytes().replace(b'"seconds": 0', b'"seconds": 9')
+        ),
+        True,
+    ),
+    "epochs cut short": (lambda path: write(path / "epochs.jsonl", (path / "epochs.jsonl").read_bytes()[:-9]), True),
     "epochs gone": (lambda path: (path / "epochs.jsonl").unlink(), True),
     "bit flipped in the model": (lambda path: flip(path / "model.safetensors", -9), True),
     "model cut short": (lambda path: write(path / "model.safetensors", b"\0" * 9), True),
@@ -293,3 +300,11 @@ def test_a_stopped_command_goes_on_when_given_again(tmp_path, number):
     finished = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, env=environment, check=True)
     assert "task 1, epoch 1:" not in finished.stderr
     assert json.loads(finished.stdout)["epochs_run"] == [60, 60]
+
+
+def test_an_error_of_the_work_itself_is_not_taken_for_one_of_the_lock(tmp_path):
+    path = tmp_path / "six" / "gpm" / ("0" * 16)
+    with pytest.raises(FileNotFoundError), hold(tmp_path, path):
+        Path("/not/there").read_text()
+    with hold(tmp_path, path):  # and the lock is free again
+        pass
