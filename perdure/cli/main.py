@@ -1,4 +1,4 @@
-"""`perdure`: the verbs. Exit codes: 0 done, 1 failed, 2 asked wrongly, 130 stopped by Ctrl-C."""
+"""`perdure`: the verbs. Exit codes: 0 done, 1 failed, 2 asked wrongly, 130 and 143 stopped by Ctrl-C and SIGTERM."""
 
 import json
 from collections.abc import Callable
@@ -184,9 +184,10 @@ def _watched(wanted: Any, **places: Any) -> dict[str, Any]:
     """A run with its progress on standard error."""
     from perdure.lab.progress import Bar
     from perdure.lab.run import open_stream, run
+    from perdure.lab.survey import lessons_of
 
     stream = open_stream(wanted, places.get("root"))
-    with Bar(wanted.method, len(stream), notes) as bar:
+    with Bar(wanted.method, lessons_of(wanted, stream), notes) as bar:
         record = run(wanted, stream=stream, watch=bar, **places)
     if record.pop("already_done"):
         notes.print(f"{wanted.method}: done before, so nothing was computed ({record['path']})", soft_wrap=True)

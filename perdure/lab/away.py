@@ -19,13 +19,13 @@ from typing import Any, Protocol
 import torch
 
 import perdure
-from perdure.errors import Busy, Damaged, PerdureError
+from perdure.errors import Busy, Damaged, PerdureError, Stopped
 from perdure.lab.job import Job, Tell, Teller
-from perdure.lab.run import finished, open_stream, run
-from perdure.lab.saver import KEPT, Several, discard, latest
+from perdure.lab.run import finished, open_stream
+from perdure.lab.saver import discard, latest, prune
 from perdure.lab.store import hold, read_record, run_directory, write
 from perdure.methods.method import Method
-from perdure.train.watch import Learned, Now, Watch
+from perdure.train.watch import Learned, Now, Several, Watch
 
 Files = dict[str, bytes]  # name below the run's directory → content
 LOOK = 0.25  # seconds between two looks for a new checkpoint
@@ -115,11 +115,11 @@ def do_away(order: Order, line: Line) -> tuple[Outcome, Files]:
         _same_version(order, line)
         with _inside(order.folder):
             job = replace(job, root=order.data if order.data and Path(order.data).exists() else None)
-            record, files = (_in_store(job, line), {}) if shared else _apart(job, line)
+            record, files = (job.run(Teller(line.tell)), {}) if shared else _apart(job, line)
     except Busy as error:
         return Outcome("busy", {"error": str(error)}), {}
     except PerdureError as error:
-        return Outcome("stopped" if error.exit_code > 128 else "failed", {"error": str(error)}), {}
+        return Outcome("stopped" if isinstance(error, Stopped) else "failed", {"error": str(error)}), {}
     except KeyboardInterrupt:  # before or after training, which saves by itself
         return Outcome("stopped", {"error": "stopped; its last checkpoint, if it has one, is kept"}), {}
     except Exception as error:  # a fault of ours must not take the other runs with it
@@ -159,27 +159,9 @@ def _inside(folder: str) -> Iterator[None]:
         os.chdir(before)
 
 
-def _in_store(job: Job, line: Line) -> dict[str, Any]:
-    return _run(job, line, Path(job.out))
-
-
-def _run(job: Job, line: Line, out: Path, watches: tuple[Watch, ...] = (), **more: Any) -> dict[str, Any]:
-    return run(
-        job.spec,
-        out=out,
-        root=None if job.root is None else Path(job.root),
-        device=job.device,
-        probes=job.probes,
-        every=job.every,
-        trackers=job.trackers,
-        watch=Several([Teller(line.tell), *watches]),
-        **more,
-    )
-
-
 def _apart(job: Job, line: Line) -> tuple[dict[str, Any], Files]:
     """The run in a folder of its own, and what of it is new to the store."""
-    stream = open_stream(job.spec, None if job.root is None else Path(job.root))
+    stream = open_stream(job.spec, job.data_root)
     digest = job.spec.digest(stream.fingerprint)
     with TemporaryDirectory(prefix="perdure-") as own:
         path = run_directory(Path(own), job.spec.shelf, job.spec.method, digest)
@@ -187,7 +169,7 @@ def _apart(job: Job, line: Line) -> tuple[dict[str, Any], Files]:
             write(path / name, content)
         mirror = Mirror(path, line)
         try:
-            record = _run(job, line, Path(own), (mirror,), stream=stream)
+            record = replace(job, out=own).run(Several([Teller(line.tell), mirror]), stream)
         finally:
             mirror.send()
         files = {name: (path / name).read_bytes() for name in mirror.news()}
@@ -263,15 +245,14 @@ class Home:
         assert self.path is not None
         for name in sorted(files, key=lambda name: name == "record.json"):
             write(self.path.joinpath(*_parts(name)), files[name])
-        for old in sorted(self.path.glob("checkpoint/*.safetensors"))[:-KEPT]:
-            old.unlink(missing_ok=True)
+        prune(self.path / "checkpoint")
 
     def finish(self, files: Files) -> None:
         """Write a finished run, and make sure of it."""
         assert self.path is not None
         self.keep(files)
         if read_record(self.path, thorough=True) is None:
-            raise Damaged(f"{self.path}: its worker sent no record; run it again")
+            raise Damaged(f"{self.path}: its worker sent no record; run it again", self.path)
         discard(self.path / "checkpoint")
 
     def close(self) -> None:
@@ -282,5 +263,5 @@ def _parts(name: str) -> tuple[str, ...]:
     """A name below a directory, and nothing that leads out of it."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or not path.parts:
-        raise Damaged(f"{name!r}: not a name of a file of a run; is the worker's perdure the same as here?")
+        raise PerdureError(f"{name!r}: not a name of a file of a run; is the worker's perdure the same as here?")
     return path.parts

@@ -18,7 +18,7 @@ from perdure.lab.survey import data_key
 from perdure.methods.method import Method
 from perdure.train.evaluate import evaluate
 from perdure.train.fit import fit
-from perdure.train.watch import Epoch, Watch
+from perdure.train.watch import Epoch, Now, Watch
 from perdure.types import Lesson, Split, Stream, cut
 
 WHOLE = 24  # an epoch of up to so many steps is timed whole
@@ -43,8 +43,9 @@ class Clock(Watch):
         self.steps: list[float] = []
         self.epoch_ended = 0.0
 
-    def batch(self, done: int, of: int) -> None:  # noqa: ARG002
-        self.steps.append(time.perf_counter())
+    def pause(self, now: Now) -> None:
+        if now.at.batches:  # not after an epoch's evaluation
+            self.steps.append(time.perf_counter())
 
     def epoch(self, epoch: Epoch) -> None:  # noqa: ARG002
         self.epoch_ended = time.perf_counter()

@@ -6,12 +6,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from perdure.errors import Busy, PerdureError
+from perdure.errors import Busy, PerdureError, Stopped
 from perdure.lab.run import run
 from perdure.lab.spec import RunSpec
 from perdure.train.plan import Plan
 from perdure.train.watch import Epoch, Watch
-from perdure.types import Lesson
+from perdure.types import Lesson, Stream
 
 PATIENCE = 20.0  # seconds to wait for a run that another process holds
 
@@ -27,6 +27,24 @@ class Job:
     probes: tuple[str, ...] = ()
     every: float = 60.0  # seconds between checkpoints
     trackers: tuple[str, ...] = ()  # who else is told how it goes
+
+    def run(self, watch: Watch, stream: Stream | None = None) -> dict[str, Any]:
+        """Do it here and now."""
+        return run(
+            self.spec,
+            out=Path(self.out),
+            root=self.data_root,
+            stream=stream,
+            device=self.device,
+            probes=self.probes,
+            every=self.every,
+            trackers=self.trackers,
+            watch=watch,
+        )
+
+    @property
+    def data_root(self) -> Path | None:
+        return None if self.root is None else Path(self.root)
 
     def plain(self) -> dict[str, Any]:
         return {**asdict(self), "spec": self.spec.plain()}
@@ -85,20 +103,9 @@ def work(job: Job, tell: Tell) -> None:
     """Do one job here and now. Errors that a user can mend are told, not raised; others are told with their kind."""
     tell("started", {})
     try:
-        record = _patiently(
-            lambda: run(
-                job.spec,
-                out=Path(job.out),
-                root=None if job.root is None else Path(job.root),
-                device=job.device,
-                probes=job.probes,
-                every=job.every,
-                trackers=job.trackers,
-                watch=Teller(tell),
-            )
-        )
+        record = _patiently(lambda: job.run(Teller(tell)))
     except PerdureError as error:
-        tell("stopped" if error.exit_code > 128 else "failed", {"error": str(error)})
+        tell("stopped" if isinstance(error, Stopped) else "failed", {"error": str(error)})
     except Exception as error:  # a fault of ours must not take the other runs with it
         tell("failed", {"error": f"{type(error).__name__}: {error}"})
     else:

@@ -373,7 +373,7 @@ class Shift:
 
     # ending
 
-    def _settle(self, ref: Any, stopping: bool = False) -> Iterator[Event]:
+    def _settle(self, ref: Any) -> Iterator[Event]:
         """A task has ended, in whatever way."""
         number = self.under_way.pop(ref)
         wrong = self.ray.exceptions
@@ -388,17 +388,17 @@ class Shift:
                 number, "failed", {"error": "Ray on this machine died; start it again, and the same command goes on"}
             )
         except wrong.RayError as error:
-            yield from self._lost(number, _why(wrong, error), stopping)
+            yield from self._lost(number, _why(wrong, error))
         else:
-            yield from self._ended(number, Outcome.from_text(text), files, stopping)
+            yield from self._ended(number, Outcome.from_text(text), files)
 
-    def _ended(self, number: int, outcome: Outcome, files: Files, stopping: bool) -> Iterator[Event]:
+    def _ended(self, number: int, outcome: Outcome, files: Files) -> Iterator[Event]:
         standing = self.standings[number]
         if outcome.kind == "done":
             yield self._done(number, outcome, files)
-        elif outcome.kind == "stopped" and not stopping:  # its node is being shut down
-            yield from self._lost(number, "its worker was told to stop", stopping)
-        elif outcome.kind == "busy" and not stopping:
+        elif outcome.kind == "stopped" and not self.stopping:  # its node is being shut down
+            yield from self._lost(number, "its worker was told to stop")
+        elif outcome.kind == "busy" and not self.stopping:
             standing.home.close()
             self.later.append((time.monotonic() + BUSY, number))
             if not standing.said_busy:
@@ -415,16 +415,16 @@ class Shift:
             if not outcome.shared:
                 standing.home.finish(files)
             elif read_record(path.expanduser()) is None:
-                raise PerdureError(f"{path}: done, but not to be seen from here; say that storage is not shared")
+                raise PerdureError(f"{path}: done, but not to be seen from here yet; the same command looks again")
         except PerdureError as error:
             return self._end(number, "failed", {"error": str(error)})
         return self._end(number, "done", {"record": {**outcome.facts["record"], "path": str(path)}})
 
-    def _lost(self, number: int, why: str, stopping: bool) -> Iterator[Event]:
+    def _lost(self, number: int, why: str) -> Iterator[Event]:
         standing = self.standings[number]
         standing.home.close()
         standing.losses += 1
-        if stopping:
+        if self.stopping:
             yield self._end(number, "stopped", {"error": f"{why}; its last checkpoint, if it has one, is kept"})
         elif standing.losses > self.how.retries:
             times = f"{standing.losses} times" if standing.losses > 1 else "once"
@@ -454,7 +454,7 @@ class Shift:
                 yield from self._read()
             for ref in ready:
                 if ref in self.under_way:
-                    yield from self._settle(ref, stopping=True)
+                    yield from self._settle(ref)
         for ref, job in list(self.under_way.items()):
             self.ray.cancel(ref, force=True, recursive=False)
             del self.under_way[ref]

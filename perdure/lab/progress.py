@@ -12,11 +12,11 @@ from perdure.types import Lesson
 
 
 class Bar(Watch):
-    """One bar per run, which moves with every batch of every lesson."""
+    """One bar per run, which moves with every epoch."""
 
     def __init__(self, label: str, lessons: int, console: Console) -> None:
         self.label, self.lessons, self.console = label, lessons, console
-        self.now, self.of, self.epochs, self.last = 0, 1, 1, ""
+        self.now, self.epochs = 0, 1
         columns = [
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -47,12 +47,12 @@ class Bar(Watch):
 
     def epoch(self, epoch: Epoch) -> None:
         valid = epoch.valid
-        self.last = f"task {epoch.lesson + 1}, epoch {epoch.epoch + 1}: loss {valid.loss:.3f}, {valid.accuracy:.1f} %"
+        said = f"task {epoch.lesson + 1}, epoch {epoch.epoch + 1}: loss {valid.loss:.3f}, {valid.accuracy:.1f} %"
         trained = (
             "" if epoch.train is None else f"; training set: loss {epoch.train.loss:.3f}, {epoch.train.accuracy:.1f} %"
         )
-        self.progress.update(self.bar, completed=self.now * self.epochs + epoch.epoch + 1, note=self.last)
+        self.progress.update(self.bar, completed=self.now * self.epochs + epoch.epoch + 1, note=said)
         if not self.console.is_terminal:
             self.console.print(
-                f"{self.label}: {self.last} on validation data{trained}, {epoch.seconds:.1f} s", soft_wrap=True
+                f"{self.label}: {said} on validation data{trained}, {epoch.seconds:.1f} s", soft_wrap=True
             )

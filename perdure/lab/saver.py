@@ -2,7 +2,7 @@
 
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -14,8 +14,7 @@ from perdure.lab.checkpoint import Saved
 from perdure.lab.store import set_aside
 from perdure.methods.method import Method
 from perdure.train.plan import Plan
-from perdure.train.watch import Epoch, Learned, Now, Standing, Watch
-from perdure.types import Lesson
+from perdure.train.watch import Learned, Now, Standing, Watch
 
 KEPT = 2  # checkpoints: should the latest turn out damaged, there is the one before
 
@@ -44,8 +43,7 @@ class Saver(Watch):
         before = _numbered(self.folder)
         number = before[-1][0] + 1 if before else 1
         checkpoint.save(self.folder / f"{number:06d}.safetensors", self.digest, method, self.learned, standing)
-        for _, old in before[: len(before) + 1 - KEPT]:
-            old.unlink(missing_ok=True)
+        prune(self.folder)
         self.saved_at = time.monotonic()
 
     def stop(self, where: str) -> None:
@@ -62,6 +60,12 @@ def latest(folder: Path, plan: Plan, digest: str) -> tuple[Saved | None, list[st
         except Damaged as error:
             said.append(f"{error}; set aside as {set_aside(path).name}")
     return None, said
+
+
+def prune(folder: Path) -> None:
+    """Remove all but the newest."""
+    for _, old in _numbered(folder)[:-KEPT]:
+        old.unlink(missing_ok=True)
 
 
 def discard(folder: Path) -> None:
@@ -90,37 +94,6 @@ def stoppable(saver: Saver) -> Iterator[None]:
     finally:
         for caught, handler in before.items():
             signal.signal(caught, handler)
-
-
-class Several(Watch):
-    """Lets several look on; the first comes first."""
-
-    def __init__(self, watches: Sequence[Watch]) -> None:
-        self.watches = watches
-
-    def caution(self, text: str) -> None:
-        for watch in self.watches:
-            watch.caution(text)
-
-    def lesson(self, lesson: Lesson, plan: Plan) -> None:
-        for watch in self.watches:
-            watch.lesson(lesson, plan)
-
-    def batch(self, done: int, of: int) -> None:
-        for watch in self.watches:
-            watch.batch(done, of)
-
-    def epoch(self, epoch: Epoch) -> None:
-        for watch in self.watches:
-            watch.epoch(epoch)
-
-    def pause(self, now: Now) -> None:
-        for watch in self.watches:
-            watch.pause(now)
-
-    def lesson_over(self, method: Method, learned: Learned) -> None:
-        for watch in self.watches:
-            watch.lesson_over(method, learned)
 
 
 def _numbered(folder: Path) -> list[tuple[int, Path]]:

@@ -20,10 +20,10 @@ from perdure.errors import Damaged, PerdureError, UnknownName, WrongValue
 from perdure.lab import store
 
 INDEX = ".index.json"
-SCHEMA = [1, store.SCHEMA]  # of the index, and of the records that were read for it
+SCHEMA = [2, store.SCHEMA]  # of the index, and of the records that were read for it
 
-State = Literal["finished", "unfinished", "damaged", "newer"]
-STATES: tuple[State, ...] = ("finished", "unfinished", "damaged", "newer")
+State = Literal["finished", "unfinished", "failed", "damaged", "newer"]
+STATES: tuple[State, ...] = ("finished", "unfinished", "failed", "damaged", "newer")
 
 
 class Row(NamedTuple):
@@ -40,7 +40,7 @@ class Row(NamedTuple):
     bwt: float | None = None
     seconds: float | None = None
     finished: float | None = None  # seconds since 1970
-    problem: str | None = None  # of one that is damaged or newer
+    problem: str | None = None  # of one that failed, is damaged or newer
 
     @property
     def digest(self) -> str:
@@ -146,8 +146,8 @@ def _is_digest(name: str) -> bool:
 
 
 def _seen(place: str) -> Seen | None:
-    """What tells of a run: its record, else its specification, else its checkpoints; None where there is no run."""
-    for file in ("record.json", "spec.toml", "checkpoint"):
+    """What tells of a run: its record, why it failed, its specification or its checkpoints; None if there is none."""
+    for file in ("record.json", "failed.json", "spec.toml", "checkpoint"):
         try:
             found = os.stat(f"{place}/{file}")  # noqa: PTH116 — ten thousand of these; a Path each would double the time
         except OSError:
@@ -169,10 +169,14 @@ def _read(root: Path, path: str, seen: Seen) -> Row:
         except PerdureError as error:
             return Row(path, "newer", method, benchmark, problem=str(error))
     asked: dict[str, Any] = {}
-    if seen.file == "spec.toml":
-        with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError):
+        if seen.file == "failed.json":
+            asked = json.loads((root / path / "failed.json").read_text("utf-8"))
+        if seen.file == "spec.toml":
             asked = tomllib.loads((root / path / "spec.toml").read_text("utf-8"))
     names = {"method": method, "benchmark": benchmark} | {name: asked[name] for name in NAMES if name in asked}
+    if seen.file == "failed.json":
+        return Row(path, "failed", **names, problem=f"{root / path}: {asked.get('error', 'not said why')}")
     return Row(path, "unfinished", **names)
 
 
@@ -185,7 +189,8 @@ def _finished(root: Path, path: str, record: dict[str, Any], seen: Seen) -> Row:
         finished = round(seen.mtime_ns / 1e9, 3)
         return Row(path, "finished", **known | {"tasks": len(record["accuracy_matrix"][-1]), "finished": finished})
     except (KeyError, TypeError, IndexError):
-        raise Damaged(f"{root / path}/record.json: not a record of a run") from None
+        place = root / path / "record.json"
+        raise Damaged(f"{place}: not a record of a run", place) from None
 
 
 def flattened(content: Mapping[str, Any]) -> dict[str, Any]:

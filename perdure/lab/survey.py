@@ -11,7 +11,7 @@ from perdure import registry
 from perdure.errors import Damaged, PerdureError, WrongValue
 from perdure.lab.run import build, open_stream
 from perdure.lab.spec import RunSpec
-from perdure.lab.store import read_record, run_directory, write_json
+from perdure.lab.store import read_probes, read_record, run_directory, write_json
 from perdure.methods.method import Method
 from perdure.types import Stream
 
@@ -62,28 +62,20 @@ def forget_error(planned: Planned) -> None:
 
 def _look(spec: RunSpec, stream: Stream, out: Path, probes: Sequence[str]) -> Planned:
     path = run_directory(out, spec.shelf, spec.method, spec.digest(stream.fingerprint))
-    lessons = _lessons(spec, stream)
+    lessons = lessons_of(spec, stream)
     try:
         record = read_record(path)
-        measured = {} if record is None else {name: _measured(path, name) for name in probes}
     except Damaged:  # whoever does the run sets it aside
         return Planned(spec, path, lessons)
     except PerdureError as error:
         return Planned(spec, path, lessons, error=str(error))
-    if record is None or None in measured.values():
+    measured = read_probes(path)
+    if record is None or not set(probes) <= measured.keys():
         return Planned(spec, path, lessons)
     return Planned(spec, path, lessons, {**record, **measured, "path": str(path)})
 
 
-def _measured(path: Path, probe: str) -> Any:
-    """What a probe found; None where it was not asked for before."""
-    try:
-        return json.loads((path / "probes" / f"{probe}.json").read_text("utf-8"))
-    except (OSError, ValueError):
-        return None
-
-
-def _lessons(spec: RunSpec, stream: Stream) -> int:
+def lessons_of(spec: RunSpec, stream: Stream) -> int:
     """How many lessons a run has: one per task, unless the method sees to that itself."""
     if registry.methods.load(spec.method).lessons is Method.lessons:
         return len(stream)

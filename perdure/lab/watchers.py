@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from perdure.errors import PerdureError, Stopped, UnknownName
-from perdure.lab.saver import Several
 from perdure.lab.shelf import flattened
 from perdure.lab.spec import RunSpec
 from perdure.lab.store import write_json
 from perdure.methods.method import Method
 from perdure.ops.scores import average_accuracy, backward_transfer
 from perdure.train.plan import Plan
-from perdure.train.watch import Epoch, Learned, Watch
+from perdure.train.watch import Epoch, Learned, Several, Watch
 from perdure.types import Lesson
 
 Kind = Literal["epoch", "lesson"]

@@ -39,15 +39,13 @@ def fit(
         method.train()
         if at.batches == 0:
             method.epoch(at.epoch, plan.epochs, rate / plan.rate)
-        done = min(at.batches * plan.batch, len(lesson))
         with chance(seed, "train", lesson.index, at.epoch):
             if at.batches:
                 set_generator_states(at.chance)
             for batch in lesson.batches(plan.batch, generator(seed, "order", lesson.index, at.epoch), at.batches):
                 sgd.step(method.gradient(batch), rate)
                 at.batches, at.seconds = at.batches + 1, time.perf_counter() - started
-                watch.batch(done := done + len(batch), len(lesson))
-                watch.pause(Now(method, at, sgd, epoch_ended=False))
+                watch.pause(Now(method, at, sgd))
         train = evaluate_together(method, ((p.task, p.train) for p in lesson.parts)) if plan.train_scores else None
         valid = evaluate_together(method, ((p.task, p.valid) for p in lesson.parts))
         if not math.isfinite(valid.loss):
@@ -60,7 +58,7 @@ def fit(
         at.history.append(Epoch(lesson.index, at.epoch, rate, valid, train, best, time.perf_counter() - started))
         at.epoch, at.batches, at.seconds = at.epoch + 1, 0, 0.0
         watch.epoch(at.history[-1])
-        watch.pause(Now(method, at, sgd, epoch_ended=True))
+        watch.pause(Now(method, at, sgd))
     if plan.keep == "best":
         with torch.no_grad():
             torch._foreach_copy_(list(weights.values()), [at.kept[name] for name in weights])

@@ -1,5 +1,6 @@
 """What can be seen of a run while it goes on, and what is needed to take it up again."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -64,9 +65,6 @@ class Watch:
     def lesson(self, lesson: Lesson, plan: Plan) -> None:
         """A lesson begins, or goes on."""
 
-    def batch(self, done: int, of: int) -> None:
-        """A step was taken; `of` is how many samples the epoch has."""
-
     def epoch(self, epoch: Epoch) -> None:
         """An epoch is over."""
 
@@ -77,6 +75,33 @@ class Watch:
         """A lesson is over, and every task seen so far was tested."""
 
 
+class Several(Watch):
+    """Lets several look on; the first comes first."""
+
+    def __init__(self, watches: Sequence[Watch]) -> None:
+        self.watches = watches
+
+    def caution(self, text: str) -> None:
+        for watch in self.watches:
+            watch.caution(text)
+
+    def lesson(self, lesson: Lesson, plan: Plan) -> None:
+        for watch in self.watches:
+            watch.lesson(lesson, plan)
+
+    def epoch(self, epoch: Epoch) -> None:
+        for watch in self.watches:
+            watch.epoch(epoch)
+
+    def pause(self, now: "Now") -> None:
+        for watch in self.watches:
+            watch.pause(now)
+
+    def lesson_over(self, method: Method, learned: Learned) -> None:
+        for watch in self.watches:
+            watch.lesson_over(method, learned)
+
+
 @dataclass(frozen=True)
 class Now:
     """A lesson between two steps, to look at; `standing()` gathers what is needed to go on from here."""
@@ -84,7 +109,6 @@ class Now:
     method: Method
     at: Standing
     sgd: SGD
-    epoch_ended: bool
 
     def standing(self) -> Standing:
         self.at.momentum = self.sgd.velocity

@@ -13,6 +13,7 @@ from perdure.errors import Busy, PerdureError, UnknownName, WrongValue
 from perdure.lab import shelf, store
 from perdure.lab.run import run
 from perdure.lab.spec import spec
+from perdure.lab.survey import Planned, keep_error
 
 
 def finished(root: Path, digest: str, method: str = "gpm", benchmark: str = "six", **facts: Any) -> Path:
@@ -67,6 +68,19 @@ def test_every_state_is_told_and_nothing_else_is_listed(tmp_path: Path) -> None:
     assert str(tmp_path / "six/gpm" / C) in rows[C].problem
     assert "update" in rows[D].problem
     assert rows[A].problem is rows[B].problem is None
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_what_a_study_gave_up_is_listed_with_its_reason_and_can_be_removed(begun: bool, tmp_path: Path) -> None:
+    if begun:
+        unfinished(tmp_path, A)
+    planned = Planned(spec("er", "six", seed=4), store.run_directory(tmp_path, "six", "er", A))
+    keep_error(planned, "no device 'cuda'")
+    (row,) = shelf.runs(tmp_path)
+    assert (row.state, row.method, row.seed) == ("failed", "er", 4)
+    assert (row.problem or "").endswith("no device 'cuda'")
+    shelf.remove(tmp_path, shelf.find(tmp_path, "aaaa"))
+    assert shelf.runs(tmp_path) == []
 
 
 def test_records_and_specifications_that_say_too_little(tmp_path: Path) -> None:
