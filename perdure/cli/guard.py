@@ -19,6 +19,19 @@ AsJson = Annotated[bool, typer.Option("--json", help="Data on standard output an
 Root = Annotated[
     Path | None, typer.Option(help="Where the image files are.", show_default="PERDURE_DATA, else the user's cache")
 ]
+Out = Annotated[Path, typer.Option(help="Where records go.")]
+Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1, mps.")]
+Trackers = Annotated[
+    list[str], typer.Option(metavar="NAME[:PLACE]", help="Also tell tensorboard, mlflow or wandb how it goes.")
+]
+MethodName = Annotated[str, typer.Argument(help="A method, see `perdure ls methods`.")]
+BenchmarkName = Annotated[str, typer.Argument(help="A benchmark, see `perdure ls benchmarks`, or folder:PATH.")]
+PlanWishes = Annotated[list[str], typer.Option("--plan", metavar="NAME=VALUE", help="Change the plan, e.g. epochs=10.")]
+Settings = Annotated[
+    list[str], typer.Option("--data", metavar="NAME=VALUE", help="Set a value of the benchmark, e.g. legacy=true.")
+]
+Tasks = Annotated[int | None, typer.Option(min=1, help="Only the first N tasks.")]
+NetworkName = Annotated[str | None, typer.Option("--net", help="Another network, see `perdure ls networks`.")]
 
 
 def guarded(action: Callable[P, None]) -> Callable[P, None]:

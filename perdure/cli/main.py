@@ -8,7 +8,22 @@ from typing import Annotated, Any, ParamSpec
 import typer
 
 from perdure.cli import data, runs, search, study
-from perdure.cli.guard import AsJson, Root, guarded, notes, screen
+from perdure.cli.guard import (
+    AsJson,
+    BenchmarkName,
+    Device,
+    MethodName,
+    NetworkName,
+    Out,
+    PlanWishes,
+    Root,
+    Settings,
+    Tasks,
+    Trackers,
+    guarded,
+    notes,
+    screen,
+)
 from perdure.errors import PerdureError, UnknownName
 
 P = ParamSpec("P")
@@ -21,9 +36,6 @@ study.join(app)
 search.join(app)
 
 Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random.")]
-Tasks = Annotated[int | None, typer.Option(min=1, help="Only the first N tasks.")]
-PlanWishes = Annotated[list[str], typer.Option("--plan", metavar="NAME=VALUE", help="Change the plan, e.g. epochs=10.")]
-Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1, mps.")]
 
 
 def verb(action: Callable[P, None]) -> Callable[P, None]:
@@ -81,8 +93,8 @@ def show(
 
 @verb
 def run(
-    method: Annotated[str, typer.Argument(help="A method, see `perdure ls methods`.")],
-    benchmark: Annotated[str, typer.Argument(help="A benchmark, see `perdure ls benchmarks`, or folder:PATH.")],
+    method: MethodName,
+    benchmark: BenchmarkName,
     seed: Seed = 1,
     wishes: Annotated[
         list[str],
@@ -91,21 +103,17 @@ def run(
         ),
     ] = [],  # noqa: B006 — typer reads it, nobody changes it
     plan: PlanWishes = [],  # noqa: B006
-    settings: Annotated[
-        list[str], typer.Option("--data", metavar="NAME=VALUE", help="Set a value of the benchmark, e.g. legacy=true.")
-    ] = [],  # noqa: B006
+    settings: Settings = [],  # noqa: B006
     tasks: Tasks = None,
-    network: Annotated[str | None, typer.Option("--net", help="Another network, see `perdure ls networks`.")] = None,
+    network: NetworkName = None,
     probe: Annotated[list[str], typer.Option(help="Also measure, e.g. fgsm.")] = [],  # noqa: B006
     without: Annotated[
         list[str],
         typer.Option(help="What will not be there in use: stored-data, task-identity; warns if it is needed."),
     ] = [],  # noqa: B006
-    watch: Annotated[
-        list[str], typer.Option(metavar="NAME[:PLACE]", help="Also tell tensorboard, mlflow or wandb how it goes.")
-    ] = [],  # noqa: B006
+    watch: Trackers = [],  # noqa: B006
     root: Root = None,
-    out: Annotated[Path, typer.Option(help="Where records go.")] = Path("runs"),
+    out: Out = Path("runs"),
     every: Annotated[float, typer.Option("--checkpoint", min=0, help="Seconds between two checkpoints.")] = 60.0,
     device: Device = "cpu",
     as_json: AsJson = False,

@@ -1,6 +1,8 @@
 """`perdure search`: which values do well on validation data."""
 
 import json
+import shlex
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,7 +10,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from perdure.cli.guard import AsJson, Root, guarded, notes, screen
+from perdure.cli.guard import (
+    AsJson,
+    BenchmarkName,
+    Device,
+    MethodName,
+    NetworkName,
+    Out,
+    PlanWishes,
+    Root,
+    Settings,
+    Tasks,
+    guarded,
+    notes,
+    screen,
+)
+from perdure.cli.places import Places, at_a_time, executor_for, stoppable
 from perdure.errors import Stopped, WrongValue
 
 if TYPE_CHECKING:
@@ -17,6 +34,8 @@ if TYPE_CHECKING:
     from perdure.lab.spec import RunSpec
 
 SHOWN = 10  # trials in the table
+ON_RAY = 8  # proposals a round where nobody knows how many runs there is room for
+USUAL: dict[str, Any] = {"--seed": 1, "--out": Path("runs"), "--device": "cpu"}  # what `perdure run` does untold
 
 
 def join(app: typer.Typer) -> None:
@@ -25,8 +44,8 @@ def join(app: typer.Typer) -> None:
 
 
 def search(
-    method: Annotated[str, typer.Argument(help="A method, see `perdure ls methods`.")],
-    benchmark: Annotated[str, typer.Argument(help="A benchmark, see `perdure ls benchmarks`, or folder:PATH.")],
+    method: MethodName,
+    benchmark: BenchmarkName,
     space: Annotated[
         list[str],
         typer.Option(
@@ -38,25 +57,22 @@ def search(
     wishes: Annotated[
         list[str], typer.Option("--set", metavar="NAME=VALUE", help="Set a value that does not vary.")
     ] = [],  # noqa: B006 — typer reads it, nobody changes it
-    plan: Annotated[list[str], typer.Option("--plan", metavar="NAME=VALUE", help="Change the plan.")] = [],  # noqa: B006
-    settings: Annotated[
-        list[str], typer.Option("--data", metavar="NAME=VALUE", help="Set a value of the benchmark.")
-    ] = [],  # noqa: B006
-    tasks: Annotated[int | None, typer.Option(min=1, help="Only the first N tasks.")] = None,
-    network: Annotated[str | None, typer.Option("--net", help="Another network.")] = None,
+    plan: PlanWishes = [],  # noqa: B006
+    settings: Settings = [],  # noqa: B006
+    tasks: Tasks = None,
+    network: NetworkName = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="How many runs at a time.", show_default="1")] = None,
     on: Annotated[str, typer.Option(metavar="local|ray|auto|ray://HOST:PORT", help="Where.")] = "local",
     threads: Annotated[int, typer.Option(min=1, help="Threads of each run.")] = 1,
     at_once: Annotated[
-        int | None, typer.Option(min=1, help="Proposals a round.", show_default="jobs, on Ray 8")
+        int | None, typer.Option(min=1, help="Proposals a round.", show_default=f"jobs, on Ray {ON_RAY}")
     ] = None,
     root: Root = None,
-    out: Annotated[Path, typer.Option(help="Where records go.")] = Path("runs"),
-    device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1, mps.")] = "cpu",
+    out: Out = Path("runs"),
+    device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
     """Try values proposed by Optuna, scored on validation data only; the same command goes on where it stopped."""
-    from perdure.cli.study import Places, executor_for, stoppable
     from perdure.lab.job import Job
     from perdure.lab.search import go, make, results
     from perdure.lab.spec import assignments
@@ -81,7 +97,7 @@ def search(
         if event.kind in ("caution", "lost"):
             notes.print(f"caution: {event.facts.get('text') or event.facts.get('error')}", markup=False, soft_wrap=True)
 
-    width = at_once or (jobs or 1 if on == "local" else 8)
+    width = at_once or at_a_time(executor) or ON_RAY
     with stoppable(executor) as signals:
         try:
             for trial in go(wanted, executor, out=out, trials=trials, at_once=width, job=job, heard=heard):
@@ -95,8 +111,10 @@ def search(
         return
     screen.print(_table(found, [r.name for r in wanted.ranges], len(wanted.seeds)))
     if found and found[0].score is not None:
-        flags = " ".join(_flag(name, value) for name, value in found[0].values.items())
-        screen.print(f"best: perdure run {method} {benchmark} {flags}", markup=False, soft_wrap=True)
+        own = {"--net": network, "--tasks": tasks, "--set": wishes, "--plan": plan, "--data": settings}
+        where = {"--root": root, "--out": out, "--device": device}
+        command = _command(method, benchmark, found[0].values, {"--seed": wanted.seeds[0], **own, **where})
+        screen.print(f"best: {command}", markup=False, soft_wrap=True)
 
 
 def _numbers(text: str) -> list[int]:
@@ -127,9 +145,16 @@ def _table(found: "list[Trial]", names: list[str], seeds: int) -> Table:
     return table
 
 
-def _flag(name: str, value: Any) -> str:
-    word = f"--plan {name.removeprefix('plan.')}" if name.startswith("plan.") else f"--set {name}"
-    return f"{word}={value}"
+def _command(method: str, benchmark: str, found: Mapping[str, Any], given: Mapping[str, Any]) -> str:
+    """What to type for the run with the values found; they stand last, where they outdo those given."""
+    words = ["perdure", "run", method, benchmark]
+    for name, value in given.items():
+        for one in value if isinstance(value, list) else [value]:
+            if one not in (None, USUAL.get(name)):
+                words += [name, str(one)]
+    for name, value in found.items():
+        words += ["--plan" if name.startswith("plan.") else "--set", f"{name.removeprefix('plan.')}={value}"]
+    return shlex.join(words)
 
 
 def _shown(value: Any) -> str:

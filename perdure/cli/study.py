@@ -1,21 +1,20 @@
 """`perdure study`: a grid of runs, what it would cost, how it gets on, and what it came to."""
 
 import json
-import signal
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
 from perdure.cli.board import Board, Line, lasting
-from perdure.cli.guard import AsJson, Root, guarded, notes, screen
+from perdure.cli.guard import AsJson, Device, Out, Root, Trackers, guarded, notes, screen
+from perdure.cli.places import Places, at_a_time, executor_for, stoppable
 from perdure.errors import PerdureError, Stopped, WrongValue
-from perdure.report.stats import CONFIDENCE, DDOF, Group, Interval, Spread, groups, labels, paired, reference
+from perdure.report.stats import CONFIDENCE, DDOF, Group, groups, labels, paired, reference
+from perdure.report.tables import Difference, differences, summary
 
 if TYPE_CHECKING:
     from perdure.lab.estimate import Estimate
@@ -31,37 +30,19 @@ def join(app: typer.Typer) -> None:
     app.command("study")(guarded(study))
 
 
-def shipped() -> dict[str, str]:
-    """The studies that come with perdure, for `perdure ls studies`: name → a line about it."""
-    from perdure.lab import grid
-
-    return grid.shipped()
-
-
-@dataclass(frozen=True)
-class Places:
-    """Where a study is done, and with what."""
-
-    out: Path
-    root: Path | None
-    device: str
-    on: str
-    jobs: int | None
-    threads: int
-    cpus: float | None = None
-    gpus: float | None = None
-    trackers: tuple[str, ...] = ()
-
-
 @dataclass
 class Outcome:
     """How a run of a study ended."""
 
     planned: "Planned"
     state: str  # done, failed, stopped
-    computed: bool = False  # now, not before
     record: dict[str, Any] | None = None
     error: str = ""
+
+    @property
+    def computed(self) -> bool:
+        """Now, not before."""
+        return self.state == "done" and self.planned.record is None
 
 
 def study(
@@ -81,12 +62,10 @@ def study(
     gpus: Annotated[
         float | None, typer.Option(min=0, help="On Ray: GPUs of each run.", show_default="1 on cuda, else 0")
     ] = None,
-    watch: Annotated[
-        list[str], typer.Option(metavar="NAME[:PLACE]", help="Also tell tensorboard, mlflow or wandb how it goes.")
-    ] = [],  # noqa: B006 — typer reads it, nobody changes it
+    watch: Trackers = [],  # noqa: B006 — typer reads it, nobody changes it
     root: Root = None,
-    out: Annotated[Path, typer.Option(help="Where records go.")] = Path("runs"),
-    device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1, mps.")] = "cpu",
+    out: Out = Path("runs"),
+    device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
     """Do all runs of a study that are not done, several at a time, and compare methods over seeds."""
@@ -98,7 +77,7 @@ def study(
     executor = executor_for(places)
     planned = _surveyed(asked, wanted, places)
     if dry:
-        _dry(asked, planned, places, _at_a_time(executor), scale, as_json)
+        _dry(asked, planned, places, at_a_time(executor), scale, as_json)
         return
     outcomes, asked_to_stop = _do(asked, planned, places, executor)
     done = sum(outcome.state == "done" for outcome in outcomes)
@@ -112,7 +91,7 @@ def study(
         raise typer.Exit(1)
 
 
-# --- what there is to do, and where ---
+# --- what there is to do ---
 
 
 def _surveyed(asked: "Study", wanted: "Sequence[RunSpec]", places: Places) -> "list[Planned]":
@@ -122,46 +101,6 @@ def _surveyed(asked: "Study", wanted: "Sequence[RunSpec]", places: Places) -> "l
         return survey(wanted, out=places.out, root=places.root, probes=asked.probes)
     except WrongValue as error:  # such as more tasks than there are
         raise WrongValue(f"{asked.where}: {error}") from None
-
-
-def executor_for(places: Places) -> "Stoppable":
-    """Whoever does the runs there; a slip in the places is told before anything is computed."""
-    if places.on != "local":
-        return _on_ray(places)
-    from perdure.lab.executors import LocalExecutor, visible_gpus
-    from perdure.lab.run import usable
-
-    if places.cpus is not None or places.gpus is not None:
-        raise WrongValue("--cpus and --gpus are for --on ray; here, --jobs and --threads say how much is used")
-    if places.device != "cuda":
-        usable(places.device)
-        # Several jobs would fight for one GPU.
-        jobs = places.jobs or 1 if places.device == "cpu" else 1
-        return LocalExecutor(jobs, places.threads)
-    gpus = visible_gpus()
-    if not gpus:
-        usable(places.device)  # says that there is none
-    return LocalExecutor(min(places.jobs or len(gpus), len(gpus)), places.threads, gpus)
-
-
-def _on_ray(places: Places) -> "Stoppable":
-    if places.on not in ("ray", "auto") and not places.on.startswith("ray://"):
-        raise WrongValue(f"--on {places.on} is not allowed; use local, ray, auto or ray://HOST:PORT")
-    if places.jobs is not None:
-        raise WrongValue("--jobs is for --on local; on Ray, --cpus and --gpus of a run say how many there is room for")
-    from perdure.lab.on_ray import RayExecutor
-
-    cpus = places.threads if places.cpus is None else places.cpus
-    gpus = float(places.device.startswith("cuda")) if places.gpus is None else places.gpus
-    address = None if places.on == "ray" else places.on
-    return RayExecutor(address=address, cpus=cpus, gpus=gpus, threads=places.threads)
-
-
-def _at_a_time(executor: "Stoppable") -> int | None:
-    """How many runs at a time, where that is known."""
-    from perdure.lab.executors import LocalExecutor
-
-    return len(executor.places) if isinstance(executor, LocalExecutor) else None
 
 
 # --- doing it ---
@@ -190,7 +129,7 @@ def _do(
             board.see(event.job, event.kind, event.facts)
             outcome = outcomes[to_do[event.job]]
             if event.kind == "done":
-                outcome.state, outcome.computed = "done", True
+                outcome.state = "done"
                 outcome.record = {"path": str(outcome.planned.path), **event.facts["record"]}
                 forget_error(outcome.planned)
             elif event.kind in ("failed", "stopped"):
@@ -234,11 +173,11 @@ def _announce(
         what = "all of them done already" if done == len(outcomes) else f"{done} done already, none that can be done"
         notes.print(f"study {asked.name}: {len(outcomes)} runs, {what}; nothing to compute", soft_wrap=True)
         return
-    jobs = _at_a_time(executor)
-    at_a_time = f"on {places.on}" if jobs is None else f"{jobs} at a time"
+    jobs = at_a_time(executor)
+    where = f"on {places.on}" if jobs is None else f"{jobs} at a time"
     threads = f"{places.threads} thread{'s' if places.threads > 1 else ''} each"
     notes.print(
-        f"study {asked.name}: {len(outcomes)} runs, {done} done already, {len(to_do)} to do; {at_a_time}, {threads}",
+        f"study {asked.name}: {len(outcomes)} runs, {done} done already, {len(to_do)} to do; {where}, {threads}",
         soft_wrap=True,
     )
     if jobs is None or places.device != "cpu":
@@ -248,25 +187,6 @@ def _announce(
         notes.print(f"caution: that is more than the {cores()} cores there are, and slower than --jobs {max(1, free)}")
     elif min(free, len(to_do)) > jobs:
         notes.print(f"{cores()} cores: --jobs {min(free, len(to_do))} is quicker, with the same records")
-
-
-@contextmanager
-def stoppable(executor: "Stoppable") -> Iterator[list[int]]:
-    """Ctrl-C and SIGTERM let every run save and stop; a second time, they are left to do that by themselves."""
-    caught: list[int] = []
-
-    def ask(number: int, _frame: FrameType | None) -> None:
-        if caught:
-            raise Stopped("stopped; runs that were under way save what they have, and the same command goes on", number)
-        caught.append(number)
-        executor.stop()
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield caught
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 # --- what it would cost ---
@@ -289,7 +209,7 @@ def _dry(
             notes.print(f"timed {spec.method} on {spec.benchmark}", markup=False, soft_wrap=True)
     known = [(count, found) for _, count, found in rows if not isinstance(found, str)]
     total = sum(count * found.run for count, found in known)
-    wall = None if jobs is None else max([total / jobs, *(found.run for _, found in known)])
+    wall = None if jobs is None else _at_most([(count, found.run) for count, found in known], jobs)
     impossible = [one.error for one in planned if one.error]
     if as_json:
         content = {
@@ -320,6 +240,18 @@ def _dry(
             "out. The number of epochs is an upper bound: where a plan stops at a plateau, runs are shorter.",
             soft_wrap=True,
         )
+
+
+def _at_most(runs: Sequence[tuple[int, float]], jobs: int) -> float:
+    """How long so many runs of so many seconds take at most, so many at a time, in whichever order (Graham's bound).
+
+    >>> _at_most([(2, 1.0), (1, 2.0)], 2)  # 1 and 1 side by side, then 2
+    3.0
+    """
+    longest = max((seconds for _, seconds in runs), default=0.0)
+    if sum(count for count, _ in runs) <= jobs:  # none has to wait
+        return longest
+    return sum(count * seconds for count, seconds in runs) / jobs + (1 - 1 / jobs) * longest
 
 
 def _priced(spec: "RunSpec", count: int, found: "Estimate | str") -> dict[str, Any]:
@@ -380,10 +312,10 @@ def _report(asked: "Study", outcomes: Sequence[Outcome], places: Places, scale: 
         }
         print(json.dumps(content, ensure_ascii=False))
         return
-    screen.print(_summary(found, scale))
+    screen.print(summary(found, _scaled(scale)))
     if compared:
         screen.print()
-        screen.print(_differences(compared))
+        screen.print(differences(compared))
     for text in mixed:
         screen.print(text, soft_wrap=True)
     failed = [outcome for outcome in outcomes if outcome.state != "done"]
@@ -405,9 +337,6 @@ def _errors(failed: Sequence[Outcome]) -> Iterator[str]:
         yield f"{spec.method} on {spec.benchmark}, seed {spec.seed}{others}: {error}"
 
 
-Difference = tuple[Group, Group, dict[str, Interval | None]]
-
-
 def _compared(found: Sequence[Group], against: str | None) -> list[Difference]:
     """Every group but the one it is compared with, wherever they share a seed."""
     compared = []
@@ -419,47 +348,6 @@ def _compared(found: Sequence[Group], against: str | None) -> list[Difference]:
         if any(value is not None for value in figures.values()):
             compared.append((group, other, figures))
     return compared
-
-
-def _summary(found: Sequence[Group], scale: float) -> Table:
-    title = f"percent, mean ± standard deviation over n seeds (ddof {DDOF}){_scaled(scale)}"
-    table = Table(title=title, title_justify="left")
-    for name in ("benchmark", "method", "n", "ACC", "BWT"):
-        table.add_column(name, justify="left" if name in ("benchmark", "method") else "right")
-    for group in found:
-        have, of = len(group.figures("acc")), len(group.runs)
-        count = str(have) if have == of else f"{have} of {of}"
-        table.add_row(
-            group.benchmark, group.name, count, _spread(group.spread("acc")), _spread(group.spread("bwt"), "+")
-        )
-    return table
-
-
-def _differences(compared: Sequence[Difference]) -> Table:
-    level = f"{100 * CONFIDENCE:g} %"
-    title = f"paired differences over n seeds, percent points, with {level} confidence intervals (Student's t)"
-    table = Table(title=title, title_justify="left")
-    for name in ("benchmark", "method", "n", "ACC", "BWT"):
-        table.add_column(
-            name, justify="left" if name in ("benchmark", "method") else "right", no_wrap=name in ("ACC", "BWT")
-        )
-    for group, other, figures in compared:
-        pairs = max(value.n for value in figures.values() if value is not None)
-        cells = [_interval(figures[name]) for name in ("acc", "bwt")]
-        table.add_row(group.benchmark, f"{group.name} − {other.name}", str(pairs), *cells)
-    return table
-
-
-def _spread(value: Spread | None, sign: str = "") -> str:
-    if value is None:
-        return "–"
-    return f"{value.mean:{sign}.2f}" + ("" if value.deviation is None else f" ± {value.deviation:.2f}")
-
-
-def _interval(value: Interval | None) -> str:
-    if value is None:
-        return "–"
-    return f"{value.mean:+.2f}" + ("" if value.low is None else f" [{value.low:+.2f}, {value.high:+.2f}]")
 
 
 def _scaled(scale: float) -> str:

@@ -17,6 +17,7 @@ from perdure import registry
 from perdure.errors import PerdureError, UnknownName, WrongValue
 from perdure.lab.job import Event, Executor, Job
 from perdure.lab.spec import RunSpec, spec
+from perdure.lab.store import hold
 from perdure.schema import Value, meant, values_of
 from perdure.seeding import derive
 from perdure.train.plan import Plan
@@ -78,9 +79,12 @@ def make(method: str, benchmark: str, space: Sequence[str], seeds: Sequence[int]
     ranges = tuple(parse(text, method) for text in space)
     if len({r.name for r in ranges}) < len(ranges):
         raise WrongValue("a value is named twice in the space; say each once")
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise WrongValue(f"seeds {', '.join(map(str, seeds)) or 'none'}: name at least one, and each once")
     search = Search(base, ranges, tuple(seeds), dict(wishes))
-    for end in ("low", "high"):
-        search.specs({r.name: r.choices[0] if r.choices else getattr(r, end) for r in ranges})
+    for r in ranges:
+        for value in r.choices or (r.low, r.high):
+            search.specs({r.name: value})
     return search
 
 
@@ -124,74 +128,95 @@ def go(
     Each round asks for `at_once` proposals and waits for all of their runs.
     """
     optuna = _optuna()
-    study = _study(optuna, search, out)
-    ended = [trial for trial in study.trials if trial.state.is_finished() and not trial.user_attrs.get("lost")]
-    left = trials - len(ended)
-    while left > 0:
-        asked = [study.ask(_distributions(optuna, search)) for _ in range(min(at_once, left))]
-        specs = [search.specs(trial.params) for trial in asked]
-        jobs = [job(one) for group in specs for one in group]
-        owners = [index for index, group in enumerate(specs) for _ in group]
-        scores: dict[int, list[float]] = {index: [] for index in range(len(asked))}
-        errors: dict[int, str] = {}
-        for event in executor.do(jobs):
-            heard(event)
-            if event.kind == "done":
-                scores[owners[event.job]].append(event.facts["record"]["acc"])
-            elif event.kind == "stopped":
-                raise PerdureError("stopped; the same command goes on with the search")
-            elif event.kind == "failed":
-                errors[owners[event.job]] = event.facts["error"]
-        for index, trial in enumerate(asked):
-            failed = index in errors
-            score = None if failed else sum(scores[index]) / len(scores[index])
-            if failed:
-                trial.set_user_attr("error", errors[index])
-                study.tell(trial, state=optuna.trial.TrialState.FAIL)
-            else:
-                study.tell(trial, score)
-            yield Trial(trial.number, dict(trial.params), score, errors.get(index, ""))
-        left -= len(asked)
+    path = _place(search, out)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PerdureError(f"cannot write {path.parent}: {error.strerror}; choose another place with --out") from None
+    with hold(out, path):  # another process would ask again for the trials that are under way here
+        study = _study(optuna, path, optuna.create_study, direction="maximize", load_if_exists=True)
+        # Another seed each time, or a search that goes on would draw once more what it drew at first.
+        study.sampler = optuna.samplers.TPESampler(seed=derive(search.seeds[0], "search", len(study.trials)) >> 32)
+        _ask_again(optuna, study)
+        left = trials - len(_ended(study))
+        while left > 0:
+            asked = [study.ask(_distributions(optuna, search)) for _ in range(min(at_once, left))]
+            tried = _tried(search, [trial.params for trial in asked], executor, job, heard)
+            for trial, (score, why) in zip(asked, tried, strict=True):
+                if score is None:
+                    trial.set_user_attr("error", why)
+                    study.tell(trial, state=optuna.trial.TrialState.FAIL)
+                else:
+                    study.tell(trial, score)
+                yield Trial(trial.number, dict(trial.params), score, why)
+            left -= len(asked)
 
 
 def results(search: Search, out: Path) -> list[Trial]:
-    """All trials of a search so far, the best first."""
+    """All trials of a search so far, the best first; nothing is changed."""
+    optuna, path = _optuna(), _place(search, out)
+    if not path.exists():
+        return []
     found = [
         Trial(trial.number, dict(trial.params), trial.value, trial.user_attrs.get("error", ""))
-        for trial in _study(_optuna(), search, out).trials
-        if trial.state.is_finished() and not trial.user_attrs.get("lost")
+        for trial in _ended(_study(optuna, path, optuna.load_study))
     ]
     return sorted(found, key=lambda trial: (trial.score is None, -(trial.score or 0.0)))
 
 
-def _study(optuna: ModuleType, search: Search, out: Path) -> Any:
-    """The search's own study; trials that a dead process left are asked again."""
-    folder = out / "searches"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise PerdureError(f"cannot write {folder}: {error.strerror}; choose another place with --out") from None
+def _tried(
+    search: Search,
+    proposals: Sequence[Mapping[str, Any]],
+    executor: Executor,
+    job: Callable[[RunSpec], Job],
+    heard: Callable[[Event], None],
+) -> list[tuple[float | None, str]]:
+    """What each proposal came to: its score or its error. A run that several proposals share is done once."""
+    runs: dict[str, tuple[RunSpec, list[int]]] = {}
+    for index, chosen in enumerate(proposals):
+        for one in search.specs(chosen):
+            runs.setdefault(json.dumps(one.plain(), sort_keys=True), (one, []))[1].append(index)
+    owners = [those for _, those in runs.values()]
+    scores: dict[int, list[float]] = {index: [] for index in range(len(proposals))}
+    errors: dict[int, str] = {}
+    for event in executor.do([job(one) for one, _ in runs.values()]):
+        heard(event)
+        if event.kind == "stopped":
+            raise PerdureError("stopped; the same command goes on with the search")
+        for index in owners[event.job]:
+            if event.kind == "done":
+                scores[index].append(event.facts["record"]["acc"])
+            elif event.kind == "failed":
+                errors[index] = event.facts["error"]
+    return [(None, errors[index]) if index in errors else (sum(s) / len(s), "") for index, s in scores.items()]
+
+
+def _place(search: Search, out: Path) -> Path:
+    return out / "searches" / f"{search.base.method}-{search.base.shelf}-{search.digest()}.db"
+
+
+def _study(optuna: ModuleType, path: Path, opened: Callable[..., Any], **how: Any) -> Any:
+    """The study in a file, opened by one of Optuna's functions."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    path = folder / f"{search.base.method}-{search.base.shelf}-{search.digest()}.db"
     try:
-        study = optuna.create_study(
-            storage=f"sqlite:///{path}",
-            study_name="search",
-            direction="maximize",
-            load_if_exists=True,
-        )
+        return opened(storage=f"sqlite:///{path}", study_name="search", **how)
     except Exception as error:  # whatever a damaged or foreign file makes of it
         raise PerdureError(
             f"{path}: not a readable search ({type(error).__name__}); move it away to begin anew, its runs are kept"
         ) from None
-    # Another seed each time, or a search that goes on would draw once more what it drew at first.
-    study.sampler = optuna.samplers.TPESampler(seed=derive(search.seeds[0], "search", len(study.trials)) >> 32)
-    for trial in study.trials:
-        if not trial.state.is_finished():
-            study.enqueue_trial(trial.params)
-            study._storage.set_trial_user_attr(trial._trial_id, "lost", True)
-            study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
-    return study
+
+
+def _ask_again(optuna: ModuleType, study: Any) -> None:
+    """Queue what a process that is gone was trying; what waits in the queue already stays there."""
+    for trial in study.get_trials(states=[optuna.trial.TrialState.RUNNING]):
+        study.enqueue_trial(trial.params)
+        study._storage.set_trial_user_attr(trial._trial_id, "lost", True)
+        study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
+
+
+def _ended(study: Any) -> list[Any]:
+    """The trials that came to something; those that were asked again do not count."""
+    return [trial for trial in study.trials if trial.state.is_finished() and not trial.user_attrs.get("lost")]
 
 
 def _distributions(optuna: ModuleType, search: Search) -> dict[str, Any]:

@@ -104,7 +104,7 @@ def hold(root: Path, path: Path) -> Iterator[None]:
             who = worker.read_text().strip()
         except OSError:
             who = "another process"
-        raise Busy(f"{path}: {who} is at work on this run; wait for it, or stop it") from None
+        raise Busy(f"{path}: {who} is at work on it; wait for it, or stop it") from None
     except OSError as error:
         raise _cannot_hold(error, locks) from None
     try:

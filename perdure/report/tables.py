@@ -6,7 +6,10 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from perdure.report.stats import CONFIDENCE, DDOF, Group, Interval, Spread
+
 Record = Mapping[str, Any]
+Difference = tuple[Group, Group, dict[str, Interval | None]]  # of the first from the second, by figure
 
 
 def comparison(records: Sequence[Record]) -> Table:
@@ -34,6 +37,37 @@ def matrix(record: Record) -> Table:
     return table
 
 
+def summary(found: Sequence[Group], note: str = "") -> Table:
+    """One row per group: its mean and deviation over seeds; the note goes into the title."""
+    title = f"percent, mean ± standard deviation over n seeds (ddof {DDOF}){note}"
+    table = Table(title=title, title_justify="left")
+    for name in ("benchmark", "method", "n", "ACC", "BWT"):
+        table.add_column(name, justify="left" if name in ("benchmark", "method") else "right")
+    for group in found:
+        have, of = len(group.figures("acc")), len(group.runs)
+        count = str(have) if have == of else f"{have} of {of}"
+        table.add_row(
+            group.benchmark, group.name, count, _spread(group.spread("acc")), _spread(group.spread("bwt"), "+")
+        )
+    return table
+
+
+def differences(compared: Sequence[Difference]) -> Table:
+    """One row per pair of groups: what the first has over the second."""
+    level = f"{100 * CONFIDENCE:g} %"
+    title = f"paired differences over n seeds, percent points, with {level} confidence intervals (Student's t)"
+    table = Table(title=title, title_justify="left")
+    for name in ("benchmark", "method", "n", "ACC", "BWT"):
+        table.add_column(
+            name, justify="left" if name in ("benchmark", "method") else "right", no_wrap=name in ("ACC", "BWT")
+        )
+    for group, other, figures in compared:
+        pairs = max(value.n for value in figures.values() if value is not None)
+        cells = [_interval(figures[name]) for name in ("acc", "bwt")]
+        table.add_row(group.benchmark, f"{group.name} − {other.name}", str(pairs), *cells)
+    return table
+
+
 def _shade(accuracy: float) -> str:
     level = int(90 + 1.3 * max(0.0, min(accuracy, 100.0)))
     return f"black on rgb({level},{level},{level})"
@@ -45,3 +79,15 @@ def _plain(value: float | None) -> str:
 
 def _signed(value: float | None) -> str:
     return "–" if value is None else f"{value:+.1f}"
+
+
+def _spread(value: Spread | None, sign: str = "") -> str:
+    if value is None:
+        return "–"
+    return f"{value.mean:{sign}.2f}" + ("" if value.deviation is None else f" ± {value.deviation:.2f}")
+
+
+def _interval(value: Interval | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value.mean:+.2f}" + ("" if value.low is None else f" [{value.low:+.2f}, {value.high:+.2f}]")

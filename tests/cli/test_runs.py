@@ -138,7 +138,7 @@ def test_rm_of_one_that_is_held_removes_the_others_and_fails() -> None:
         done = perdure("rm", "bbbb", "aaaa", "--yes", "--json")
     assert done.exit_code == 1
     assert json.loads(done.stdout)["removed"] == [f"runs/six/gpm/{A}"]
-    assert "at work on this run" in done.stderr
+    assert "at work on it" in done.stderr
     assert held.exists()
 
 

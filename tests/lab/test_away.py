@@ -154,7 +154,7 @@ def test_a_run_that_another_works_on_is_busy(job):
     with hold(Path(job.out), Path(job.out) / "synthetic" / "gpm" / home.path.name):
         outcome, _ = do_away(sent(job), Direct(home))
     assert outcome.kind == "busy"
-    assert "is at work on this run" in outcome.facts["error"]
+    assert "is at work on it" in outcome.facts["error"]
     with pytest.raises(Busy), hold(Path(job.out), home.path):
         home.fetch(f"synthetic/gpm/{home.path.name}")
 

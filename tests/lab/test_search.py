@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure.errors import AskedWrongly, PerdureError, UnknownName, WrongValue
+from perdure.errors import AskedWrongly, Busy, PerdureError, UnknownName, WrongValue
 from perdure.lab.job import Event, Job, work
 from perdure.lab.run import run
 from perdure.lab.search import Range, go, make, parse, results
@@ -80,6 +80,18 @@ def test_searches_asked_wrongly_fail_before_anything_runs(space):
         make("gpm", "synthetic", space, [1])
 
 
+@pytest.mark.parametrize("space", ["spread_in=both,nonsense", "samples=10..20.5", "plan.batch=16,0"])
+def test_every_choice_and_both_ends_are_checked_before_anything_runs(space):
+    with pytest.raises(WrongValue, match="is not allowed"):
+        make("rcl", "synthetic", ["radius=0.01..0.5", space], [1])
+
+
+@pytest.mark.parametrize("seeds", [[1, 1], []])
+def test_each_seed_is_named_once(seeds):
+    with pytest.raises(WrongValue, match="name at least one, and each once"):
+        make("gpm", "synthetic", ["threshold=0.5..0.9"], seeds)
+
+
 def test_scores_are_means_over_seeds_of_validation_accuracy(wanted, tmp_path):
     trials = search(wanted, tmp_path, 3)
     assert len(trials) == 3
@@ -148,3 +160,71 @@ def test_a_damaged_search_is_one_line(wanted, tmp_path):
     Path(path).write_bytes(b"not a database" * 100)
     with pytest.raises(PerdureError, match=r"not a readable search .* move it away to begin anew"):
         results(wanted, tmp_path)
+
+
+class Pretending:
+    """Does nothing and says that all is done; calls back before each round."""
+
+    def __init__(self, first=lambda: None):
+        self.rounds, self.first = [], first
+
+    def do(self, jobs):
+        self.first()
+        self.rounds.append([job.spec for job in jobs])
+        for number, job in enumerate(jobs):
+            yield Event(number, "done", {"record": {"acc": 100.0 * job.spec.values["threshold"] + job.spec.seed}})
+
+
+def test_equal_proposals_of_a_round_share_their_runs(tmp_path):
+    """Two workers with one run would wait for each other, and one of them fail."""
+    wanted = make("gpm", "synthetic", ["threshold=0.5,0.50,0.9"], [1, 2])
+    executor = Pretending()
+    trials = search(wanted, tmp_path, 12, executor, at_once=6)
+    assert [trial.score for trial in trials] == [100 * float(trial.values["threshold"]) + 1.5 for trial in trials]
+    for specs in executor.rounds:
+        assert len({one.digest() for one in specs}) == len(specs) <= 4
+
+
+def test_a_second_process_on_a_search_changes_nothing(wanted, tmp_path):
+    """Neither by trying to search, nor by reading what there is."""
+    messages = []
+
+    def meanwhile():
+        with pytest.raises(Busy) as told:
+            search(wanted, tmp_path, 4, Pretending())
+        messages.append(str(told.value))
+        results(wanted, tmp_path)
+
+    assert len(search(wanted, tmp_path, 4, Pretending(meanwhile))) == 4
+    assert len(messages) == 2
+    assert "wait for it, or stop it" in messages[0]
+    assert [trial.number for trial in sorted(results(wanted, tmp_path), key=lambda trial: trial.number)] == [0, 1, 2, 3]
+
+
+def test_reading_results_makes_no_files_and_asks_nothing_again(wanted, tmp_path):
+    assert results(wanted, tmp_path / "nowhere") == []
+    assert not (tmp_path / "nowhere").exists()
+    with pytest.raises(KeyboardInterrupt):
+        search(wanted, tmp_path, 2, Here(limit=0))
+    (path,) = (tmp_path / "searches").glob("*.db")
+    before = path.read_bytes()
+    assert results(wanted, tmp_path) == []
+    assert path.read_bytes() == before
+
+
+def test_a_search_that_was_cut_off_twice_goes_on(wanted, tmp_path):
+    """The second time, one of the trials of the first time still waits to be asked again."""
+    for at_once in (3, 1):
+        with pytest.raises(KeyboardInterrupt):
+            search(wanted, tmp_path, 3, Here(limit=0), at_once=at_once)
+    assert len(search(wanted, tmp_path, 3, Pretending())) == 3
+    assert len(results(wanted, tmp_path)) == 3
+
+
+def test_a_store_that_cannot_be_written_is_one_line(wanted, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PerdureError, match=r"cannot write .* choose another place with --out"):
+        search(wanted, tmp_path / "file", 1, Pretending())
+    (tmp_path / "searches").write_text("")
+    with pytest.raises(PerdureError, match=r"cannot write .*searches"):
+        search(wanted, tmp_path, 1, Pretending())

@@ -6,7 +6,8 @@ from PIL import Image
 from rich.console import Console
 
 from perdure.report.figures import accuracy_matrix
-from perdure.report.tables import comparison, matrix
+from perdure.report.stats import Group, Interval
+from perdure.report.tables import comparison, differences, matrix, summary
 
 RECORD = {
     "method": "gpm",
@@ -48,3 +49,14 @@ def test_the_picture_is_a_picture() -> None:
         assert min(image.size) > 200
         dark, light = image.convert("L").getextrema()
         assert dark < 100 < 200 < light
+
+
+def test_tables_of_groups_say_what_is_missing() -> None:
+    done = Group("gpm", "six", "", ({"seed": 1, "acc": 70.0}, {"seed": 2, "acc": 72.0}, {"seed": 3}))
+    lone = Group("ewc", "six", "λ=1", ({"seed": 1, "acc": 60.0, "bwt": 1.0},))
+    figures = {"acc": Interval(10.0, None, None, 1), "bwt": None}
+    text = " ".join(printed(summary([done, lone], "; a note"), differences([(done, lone, figures)])).split())
+    assert "(ddof 1); a note" in text
+    assert "gpm │ 2 of 3 │ 71.00 ± 1.41 │ –" in text
+    assert "ewc (λ=1) │ 1 │ 60.00 │ +1.00" in text
+    assert "gpm − ewc (λ=1) │ 1 │ +10.00 │ –" in text
