@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
+from rich.text import Text
 
 from perdure.cli.guard import AsJson, Root, complain, guarded, notes, screen
-from perdure.errors import MissingFile, PerdureError
+from perdure.errors import MissingFile, PerdureError, WrongValue
 
 if TYPE_CHECKING:
     from perdure.data.check import Checkup
@@ -40,8 +41,10 @@ def ls(root: Root = None, as_json: AsJson = False) -> None:
             place = locate(published, where)
             found: str | None = str(place.folder)
             source: str | None = place.layout.name
-        except MissingFile:
+        except PerdureError as error:
             found = source = None
+            if not isinstance(error, MissingFile):
+                complain(error)
         benchmarks = [benchmark for benchmark, sets in USES.items() if published in sets]
         to_fetch = sum(download.size for download in published.downloads)
         rows.append(
@@ -51,7 +54,8 @@ def ls(root: Root = None, as_json: AsJson = False) -> None:
     if as_json:
         print(json.dumps({"root": str(where), "sets": rows}, ensure_ascii=False))
         return
-    table = Table(title=f"image sets in {where}", title_justify="left", box=None, padding=(0, 2, 0, 0))
+    title = Text(f"image sets in {where}", "table.title")  # not a str, in which rich would read [x] as a style
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
     for column in ("set", "benchmarks", "found", "to fetch", "terms"):
         table.add_column(column)
     for row in rows:
@@ -110,10 +114,14 @@ def check(
 ) -> None:
     """Examine files, counts, labels and copies, and say whether figures may be compared with published ones."""
     from perdure.data.check import Checkup, examine, examine_folder
+    from perdure.lab.spec import split_name
 
     examinations: list[Callable[[], Checkup]]
-    if name.startswith("folder:"):
-        examinations = [lambda: examine_folder(Path(name.removeprefix("folder:")).expanduser())]
+    kind, place = split_name(name)
+    if kind == "folder":
+        if not place:
+            raise WrongValue("folder: say which folder, as folder:PATH")
+        examinations = [lambda: examine_folder(Path(place).expanduser())]
     else:
         from perdure.data.catalog import sets_of
 
@@ -136,7 +144,7 @@ def check(
 
 
 def _print(found: "Checkup") -> None:
-    screen.print(f"[bold]{found.name}[/]: {found.source}, in {found.folder}", soft_wrap=True)
+    screen.print(Text.assemble((found.name, "bold"), f": {found.source}, in {found.folder}"), soft_wrap=True)
     for finding in found.findings:
         screen.print(f"  [{COLORS[finding.level]}]{finding.level:4}[/] ", end="")
         screen.print(finding.text, markup=False, soft_wrap=True)

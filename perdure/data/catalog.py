@@ -13,7 +13,6 @@ IDX_FILES = (
     "t10k-images-idx3-ubyte",
     "t10k-labels-idx1-ubyte",
 )
-LETTERS = tuple("ABCDEFGHIJ")
 
 CIFAR10 = Published(
     name="cifar10",
@@ -109,7 +108,7 @@ CIFAR100 = Published(
 )
 
 
-def _idx_downloads(folder: str, hosts: tuple[str, ...], files: dict[str, tuple[int, str]]) -> tuple[Download, ...]:
+def _plain_downloads(folder: str, hosts: tuple[str, ...], files: dict[str, tuple[int, str]]) -> tuple[Download, ...]:
     return tuple(
         Download(name=name, size=size, md5=md5, urls=tuple(host + name for host in hosts), folder=folder)
         for name, (size, md5) in files.items()
@@ -137,9 +136,10 @@ MNIST = Published(
                 "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
                 "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
             },
+            gzipped=True,
         ),
     ),
-    downloads=_idx_downloads(
+    downloads=_plain_downloads(
         "MNIST/raw",
         (
             "https://ossci-datasets.s3.amazonaws.com/mnist/",
@@ -177,9 +177,10 @@ FASHION = Published(
                 "t10k-images-idx3-ubyte": "8181f5470baa50b63fa0f6fddb340f0a",
                 "t10k-labels-idx1-ubyte": "15d484375f8d13e6eb1aabb0c3f46965",
             },
+            gzipped=True,
         ),
     ),
-    downloads=_idx_downloads(
+    downloads=_plain_downloads(
         "FashionMNIST/raw",
         (
             "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
@@ -216,12 +217,13 @@ SVHN = Published(
             },
         ),
     ),
-    downloads=tuple(
-        Download(name=name, size=size, md5=md5, urls=(f"http://ufldl.stanford.edu/housenumbers/{name}",), folder="svhn")
-        for name, size, md5 in (
-            ("train_32x32.mat", 182_040_794, "e26dedcc434d2e4c54c9b2d4a06d8373"),
-            ("test_32x32.mat", 64_275_384, "eb5a983be6a315427106f1b164d9cef3"),
-        )
+    downloads=_plain_downloads(
+        "svhn",
+        ("http://ufldl.stanford.edu/housenumbers/",),
+        {
+            "train_32x32.mat": (182_040_794, "e26dedcc434d2e4c54c9b2d4a06d8373"),
+            "test_32x32.mat": (64_275_384, "eb5a983be6a315427106f1b164d9cef3"),
+        },
     ),
     terms="non-commercial use only",
 )
@@ -229,7 +231,7 @@ SVHN = Published(
 NOTMNIST = Published(
     name="notmnist",
     title="notMNIST (small)",
-    classes=LETTERS,
+    classes=layouts.LETTERS,
     shape=(1, 32, 32),
     layouts=(
         Layout(
@@ -243,7 +245,7 @@ NOTMNIST = Published(
             Layout(
                 "notMNIST, Train and Test folders",
                 ("notMNIST", "notmnist"),
-                tuple(f"{part}/{letter}/" for part in parts for letter in LETTERS),
+                tuple(f"{part}/{letter}/" for part in parts for letter in layouts.LETTERS),
                 layouts.notmnist_split_folders,
                 totals=(16_853, 1_873),
             )
@@ -252,7 +254,7 @@ NOTMNIST = Published(
         Layout(
             "notMNIST_small, folders",
             ("notMNIST_small", "notmnist_small", "notMNIST", "notmnist"),
-            tuple(f"{letter}/" for letter in LETTERS),
+            tuple(f"{letter}/" for letter in layouts.LETTERS),
             layouts.notmnist_folder,
             totals=(16_851, 1_873),  # two of the 18 726 files are no images
         ),
@@ -262,6 +264,7 @@ NOTMNIST = Published(
             IDX_FILES,
             layouts.notmnist_idx,
             totals=(16_853, 1_873),
+            gzipped=True,
         ),
     ),
     downloads=(

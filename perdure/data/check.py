@@ -17,6 +17,7 @@ from perdure.data.published import Completeness, Place, Published, content_md5, 
 
 Level = Literal["good", "note", "bad"]
 EXAMPLES = 3  # of a kind, to look at
+SIZE = 64  # pixels: one's own images are looked at as `folder:PATH` makes them unless told otherwise
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def examine(published: Published, root: Path | None = None) -> Checkup:
     return Checkup(published.name, place.layout.name, str(place.folder), completeness, verdict, tuple(found))
 
 
-def examine_folder(path: Path, size: int = 64) -> Checkup:
+def examine_folder(path: Path) -> Checkup:
     """Look over a folder of one's own images: what is in it, what cannot be read, what is there twice."""
     found: list[Finding] = []
 
@@ -74,7 +75,7 @@ def examine_folder(path: Path, size: int = 64) -> Checkup:
         found.append(Finding(level, text))
 
     seen = survey(path)
-    decoded = read_folder(seen, size, skip_unreadable=True)
+    decoded = read_folder(seen, SIZE, skip_unreadable=True)
     x, y = (decoded.tensors[name].numpy() for name in ("x", "y"))
     if unreadable := decoded.facts["unreadable"]:
         note(

@@ -5,9 +5,12 @@ from importlib.resources import files
 from io import BytesIO
 
 import numpy as np
+import torch
 from PIL import Image
+from torch import Tensor
 
-from perdure.data.cifar100 import MEAN, STD
+from perdure.data.catalog import CIFAR10, FASHION, MNIST
+from perdure.data.five import PARTS, color
 from perdure.data.formats import Images
 from perdure.data.stream import make_task, task_count
 from perdure.errors import BadData
@@ -23,20 +26,11 @@ CHECKSUMS = {
     "mnist": "5894788a3a8c13c16afcf41a748deca6",
     "fashion": "f7c5ecafa92fc39fc4abff74046f3a04",
 }
-SCALES = {  # mean and std per channel; of the gray sets after padding
-    "cifar10": (MEAN, STD),
-    "mnist": ((0.1,) * 3, (0.2752,) * 3),
-    "fashion": ((0.2190,) * 3, (0.3318,) * 3),
+SOURCES = {"cifar10": CIFAR10, "mnist": MNIST, "fashion": FASHION}
+SCALES = {  # mean and std per channel, those of `five`
+    source: (mean, std) for source, whole in SOURCES.items() for published, mean, std in PARTS if published is whole
 }
-NAMES = {
-    "cifar10": ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
-    "mnist": tuple("0123456789"),
-    "fashion": (
-        *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
-        *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
-    ),
-}
-TASKS = [(source, half) for half in "ab" for source in ("cifar10", "mnist", "fashion")]
+TASKS = [(source, half) for half in "ab" for source in SOURCES]
 
 
 def six(*, seed: int, tasks: int | None = None, valid_share: float = 0.1) -> Stream:
@@ -48,7 +42,9 @@ def six(*, seed: int, tasks: int | None = None, valid_share: float = 0.1) -> Str
     on them, not with published figures.
     """
     count = task_count(tasks, len(TASKS))
-    images = {source: color(read_sheet(source)) for source in {source for source, _ in TASKS[:count]}}
+    needed = {source for source, _ in TASKS[:count]}
+    # Cloned, so that the three channels of gray images are not one and the same memory.
+    images = {source: color(_planes(read_sheet(source))).clone() for source in needed}
     made = []
     for source, half in TASKS[:count]:
         first = 5 * "ab".index(half)
@@ -57,7 +53,7 @@ def six(*, seed: int, tasks: int | None = None, valid_share: float = 0.1) -> Str
         made.append(
             make_task(
                 f"{source}-{half}",
-                NAMES[source][first : first + 5],
+                SOURCES[source].classes[first : first + 5],
                 (train[first * TRAIN : (first + 5) * TRAIN], np.repeat(np.arange(5), TRAIN)),
                 (test[first * TEST : (first + 5) * TEST], np.repeat(np.arange(5), TEST)),
                 valid_share=valid_share,
@@ -102,8 +98,7 @@ def checksum(images: Images) -> str:
     return hashlib.md5(images.tobytes(), usedforsecurity=False).hexdigest()
 
 
-def color(images: Images) -> Images:
-    """Images (n, 3, 32, 32); gray ones (n, 28, 28) get a black border of 2 and three equal channels."""
-    if images.ndim == 4:
-        return images.transpose(0, 3, 1, 2)
-    return np.repeat(np.pad(images, ((0, 0), (2, 2), (2, 2)))[:, None], 3, axis=1)
+def _planes(images: Images) -> Tensor:
+    """Images (n, side, side[, 3]) as (n, 1 or 3, side, side)."""
+    x = torch.from_numpy(images)
+    return x.permute(0, 3, 1, 2) if x.ndim == 4 else x[:, None]

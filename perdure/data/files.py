@@ -1,35 +1,30 @@
-"""Published files: fetched from one of several mirrors, checked, unpacked, put in their place whole or not at all.
+"""Published files: fetched from one of several mirrors, checked, put in their place whole or not at all.
 
 This is the only module that opens sockets. Whatever goes wrong is one line that says what to do; what was below the
 root before is never overwritten.
 """
 
-import errno
-import filecmp
-import gzip
 import hashlib
 import math
 import os
 import re
 import shutil
-import stat
 import string
-import tarfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from http.client import HTTPException, HTTPResponse
-from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import IO, Literal, NamedTuple, cast
+from pathlib import Path
+from typing import cast
 from urllib import request
 from urllib.error import URLError
 from urllib.parse import quote, urljoin, urlsplit
-from zipfile import ZipFile
 
 from filelock import FileLock, Timeout
 
+from perdure.data.archives import Wanted, unpack
+from perdure.data.disk import ANOTHER_ROOT, CHUNK, InTheWay, made_folder, settle, writing
 from perdure.errors import BadData, NotFetched, PerdureError
 
 STALL = 30.0  # seconds without a byte, after which a connection counts as dropped
@@ -37,11 +32,8 @@ PAUSE = 1.0  # seconds between a dropped connection and the next
 TRIES = 5  # connections to one mirror, as long as each brings the file further
 TICK = 0.1  # seconds between two reports of progress
 SLACK = 16_000_000  # bytes that are to stay free on the disk
-CHUNK = 1 << 18  # bytes moved at once
 
 _REDIRECTS = 10
-_UNWANTED = 4  # an archive may hold so many times what is taken out of it, and a little more
-_ANOTHER_ROOT = "choose another folder with --root or PERDURE_DATA"
 
 Progress = Callable[[str, int, int], None]
 """Told the name of a file, the bytes that are here, and the bytes in all; starting over goes back to 0."""
@@ -78,7 +70,6 @@ def fetch(
     root: Path,
     progress: Progress = nothing,
     *,
-    offline: bool = False,
     there: Callable[[], bool] = never,
 ) -> str:
     """Put a file, or what its archive holds, in its place below `root`, and say in a phrase what was done.
@@ -92,7 +83,7 @@ def fetch(
     if not download.members and _is_official(place, download):
         return "already there"  # found before anything is written, for the root may be read-only
     part = place.with_name(f".{download.name}.part")
-    with _writing(root):
+    with writing(root):
         root.mkdir(parents=True, exist_ok=True)
     with _alone(root / f".{download.name}.lock", lambda: progress(download.name, _size(part), download.size)):
         if there() if download.members else _is_official(place, download):
@@ -101,19 +92,17 @@ def fetch(
             _check_space(root, download, download.unpacked)
             _unpack(place, str(place), download, root)
             return f"unpacked from {place}"
-        with _folder(place.parent):
-            return _fetch_to(place, part, download, root, progress, offline)
+        with made_folder(place.parent):
+            return _fetch_to(place, part, download, root, progress)
 
 
-def _fetch_to(place: Path, part: Path, download: Download, root: Path, progress: Progress, offline: bool) -> str:
+def _fetch_to(place: Path, part: Path, download: Download, root: Path, progress: Progress) -> str:
     """Complete the part, unpack or rename it, and say where it came from."""
     if _size(part) > download.size:
         _discard(part)
     missing = download.size - _size(part)
     if missing == 0 and not _fault(part, download):
         source = "an earlier download"
-    elif offline:
-        raise NotFetched(f"{download.name} is not there, and nothing may be fetched; {_by_hand(download, place)}")
     else:
         _check_space(root, download, missing + download.unpacked)
         source = _from_any_mirror(download, place, part, progress)
@@ -121,16 +110,21 @@ def _fetch_to(place: Path, part: Path, download: Download, root: Path, progress:
         if download.members:
             _unpack(part, download.name, download, root)
         elif not _is_official(place, download):  # for somebody may have put it there meanwhile
-            with _writing(place):
-                _settle([part])
+            with writing(place):
+                settle([part])
                 part.rename(place)
-    except _InTheWay:
+    except InTheWay:
         raise  # with the part kept: once the way is free, nothing need be fetched again
     except PerdureError:
         _discard(part)
         raise
     _discard(part)
     return f"fetched from {source}"
+
+
+def _unpack(archive: Path, label: str, download: Download, root: Path) -> None:
+    wanted = Wanted(download.members, download.unpacked, download.count)
+    unpack(archive, label, wanted, root / download.folder, root / f".{download.name}.unpacked")
 
 
 # --- the network ---
@@ -199,19 +193,19 @@ def _receive(url: str, download: Download, part: Path, tick: Callable[[int], Non
         return
     response, done = _ask(url, _size(part), download.size)
     with response:
-        with _writing(part):
+        with writing(part):
             file = part.open("ab" if done else "wb")
         try:
             tick(done)
             while chunk := _read(response, min(CHUNK, download.size - done + 1)):
                 if done + len(chunk) > download.size:
                     raise _Wrong(f"more than {download.size} bytes")
-                with _writing(part):
+                with writing(part):
                     file.write(chunk)
                 done += len(chunk)
                 tick(done)
         finally:
-            with _writing(part):
+            with writing(part):
                 file.close()
     if done < download.size:
         raise _Dropped(f"broke off after {done} of {download.size} bytes")
@@ -302,16 +296,12 @@ def _by_hand(download: Download, place: Path) -> str:
 # --- the disk ---
 
 
-class _InTheWay(BadData):
-    """Something that is not ours is where a file should go."""
-
-
 def _is_official(path: Path, download: Download) -> bool:
     """Whether the file is there; raises if another one is there in its stead."""
     if not os.path.lexists(path):
         return False
     if fault := _fault(path, download):
-        raise _InTheWay(f"{path}: not the official file ({fault}); move it away and run again")
+        raise InTheWay(f"{path}: not the official file ({fault}); move it away and run again")
     return True
 
 
@@ -338,52 +328,16 @@ def _size(path: Path) -> int:
 
 
 def _discard(part: Path) -> None:
-    with _writing(part):
+    with writing(part):
         part.unlink(missing_ok=True)
 
 
 def _check_space(root: Path, download: Download, needed: int) -> None:
-    with _writing(root):
+    with writing(root):
         free = shutil.disk_usage(root).free
     if free < needed + SLACK:
         amounts = f"{math.ceil((needed + SLACK) / 1e6)} MB, but {int(free / 1e6)} MB are free"
-        raise PerdureError(f"{root}: {download.name} needs {amounts}; make room, or {_ANOTHER_ROOT}")
-
-
-def _settle(paths: list[Path]) -> None:
-    """Wait until files are on the disk."""
-    if len(paths) > 100 and hasattr(os, "sync"):  # 60 000 images one by one take minutes
-        os.sync()
-        return
-    for path in paths:
-        with path.open("rb+") as file:
-            os.fsync(file.fileno())
-
-
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    """Turns an error of the file system into one line about `path`."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise PerdureError(f"{path}: the disk is full; make room, or {_ANOTHER_ROOT}") from None
-        raise PerdureError(f"{path}: cannot be written ({error.strerror or error}); {_ANOTHER_ROOT}") from None
-
-
-@contextmanager
-def _folder(path: Path) -> Iterator[None]:
-    """A folder that is made if it is missing, and goes again if a failure leaves it empty."""
-    missing = [folder for folder in (path, *path.parents) if not os.path.lexists(folder)]
-    with _writing(path):
-        path.mkdir(parents=True, exist_ok=True)
-    try:
-        yield
-    except BaseException:
-        for folder in missing:
-            with suppress(OSError):
-                folder.rmdir()
-        raise
+        raise PerdureError(f"{root}: {download.name} needs {amounts}; make room, or {ANOTHER_ROOT}")
 
 
 @contextmanager
@@ -395,7 +349,7 @@ def _alone(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
     """
     lock = FileLock(path)
     while not lock.is_locked:
-        with _writing(path.parent), suppress(Timeout):
+        with writing(path.parent), suppress(Timeout):
             lock.acquire(timeout=0.2)
         if not lock.is_locked:
             waiting()
@@ -403,184 +357,3 @@ def _alone(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-# --- archives ---
-
-
-class _Hostile(Exception):
-    """An archive that was made to do harm, or might as well have been."""
-
-
-_Kind = Literal["file", "folder", "other"]
-
-
-class _Entry(NamedTuple):
-    name: str
-    kind: _Kind
-    open: Callable[[], IO[bytes] | None]
-
-
-def _unpack(archive: Path, label: str, download: Download, root: Path) -> None:
-    """Take the wanted files out of an archive, all of them or none."""
-    base = root / download.folder
-    fresh = root / f".{download.name}.unpacked"
-    advice = f"nothing was unpacked; get its files elsewhere and put them into {base}"
-    shutil.rmtree(fresh, ignore_errors=True)  # of a process that was killed, for we hold the lock
-    try:
-        with _writing(fresh):
-            fresh.mkdir()
-        names = _take_out(archive, fresh, download)
-        if not names:
-            raise _Hostile("it holds none of the files that it should")
-        with _writing(fresh):
-            _settle([fresh / name for name in names])
-        _move_in(fresh, base, names)
-    except PerdureError:
-        raise
-    except _Hostile as reason:
-        raise BadData(f"{label}: refused, for {reason}; {advice}") from None
-    except Exception as error:  # a damaged archive can fail in any way at all
-        raise BadData(f"{label}: not a readable archive ({type(error).__name__}); {advice}") from None
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
-
-
-def _take_out(archive: Path, fresh: Path, download: Download) -> list[str]:
-    """Write the wanted files into an empty folder; returns their names below it."""
-    taken: list[str] = []
-    left = download.unpacked
-    for seen, entry in enumerate(_entries(archive, download)):
-        windows = PureWindowsPath(entry.name)  # which also knows what Unix calls a root
-        if windows.anchor or ".." in windows.parts:
-            raise _Hostile(f"{_shown(entry)} leads out of its folder")
-        if seen > _UNWANTED * download.count + 1000:
-            raise _Hostile(f"it holds more than {seen} files, far more than it should")
-        name = str(PurePosixPath(entry.name))
-        if entry.kind == "folder" or not re.fullmatch(download.members, name):
-            continue
-        if entry.kind == "other":
-            raise _Hostile(f"{_shown(entry)} is a link or a device, not a file")
-        if (fresh / name).exists():
-            raise _Hostile(f"{_shown(entry)} is in it twice")
-        if len(taken) == download.count:
-            raise _Hostile(f"more than {download.count} files would come out of it")
-        left -= _copy(entry, fresh / name, left)
-        taken.append(name)
-    return taken
-
-
-def _copy(entry: _Entry, path: Path, most: int) -> int:
-    """Write what an entry holds, counting, for headers may lie; returns the number of bytes."""
-    done = 0
-    source = entry.open()
-    assert source is not None  # tarfile has nothing to read only for what is not a file
-    with _writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("xb")
-    try:
-        while chunk := source.read(CHUNK):
-            done += len(chunk)
-            if done > most:
-                raise _Hostile("more bytes would come out of it than it should hold")
-            with _writing(path):
-                file.write(chunk)
-    finally:
-        source.close()
-        with _writing(path):
-            file.close()
-    return done
-
-
-def _entries(archive: Path, download: Download) -> Iterator[_Entry]:
-    """What an archive holds, in its order; each entry is to be read before the next is asked for."""
-    with archive.open("rb") as file:
-        start = file.read(2)
-        file.seek(0)
-        if start == b"PK":
-            yield from _zip_entries(file)
-        elif start == b"\x1f\x8b":
-            with gzip.open(file) as stream:
-                yield from _tar_entries(cast(IO[bytes], stream), download)
-        else:
-            yield from _tar_entries(file, download)
-
-
-def _zip_entries(file: IO[bytes]) -> Iterator[_Entry]:
-    with ZipFile(file) as archive:
-        for info in archive.infolist():
-            plain = stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG)
-            kind: _Kind = "folder" if info.is_dir() else "file" if plain else "other"
-            yield _Entry(info.filename, kind, partial(archive.open, info))
-
-
-def _tar_entries(stream: IO[bytes], download: Download) -> Iterator[_Entry]:
-    metered = _Metered(stream, _UNWANTED * download.unpacked + (64 << 20))
-    with tarfile.open(fileobj=cast(IO[bytes], metered), mode="r:") as archive:
-        for info in archive:
-            kind: _Kind = "folder" if info.isdir() else "file" if info.isreg() else "other"
-            yield _Entry(info.name, kind, partial(archive.extractfile, info))
-    if metered.last.strip(b"\0") or len(metered.last) != tarfile.BLOCKSIZE:
-        raise EOFError  # the end is a block of zeros, but tarfile also stops at a damaged or missing header
-
-
-class _Metered:
-    """A stream that tarfile reads from beginning to end, within limits.
-
-    tarfile believes what headers say of their own length, and would take gigabytes of memory for one of them; a
-    negative length sends it back to where it was, for ever.
-    """
-
-    lies = "its headers tell lies, or it holds far more bytes than it should"
-
-    def __init__(self, stream: IO[bytes], most: int) -> None:
-        self.stream, self.most, self.last = stream, most, b""
-
-    def tell(self) -> int:
-        return self.stream.tell()
-
-    def seek(self, position: int) -> int:
-        if position < self.tell() or position > self.most:
-            raise _Hostile(self.lies)
-        return self.stream.seek(position)
-
-    def read(self, size: int) -> bytes:
-        if not 0 <= size <= CHUNK:
-            raise _Hostile(self.lies)
-        self.last = self.stream.read(size)
-        return self.last
-
-
-def _shown(entry: _Entry) -> str:
-    return ascii(entry.name)[:80]
-
-
-def _move_in(fresh: Path, base: Path, names: list[str]) -> None:
-    """Move files from one folder into another, all of them or none; those that are there already stay."""
-    absent = [name for name in names if not _is_same(fresh / name, base / name)]
-    with ExitStack() as folders:
-        for folder in sorted({(base / name).parent for name in absent}):
-            folders.enter_context(_folder(folder))
-        moved: list[Path] = []
-        try:
-            for name in absent:
-                with _writing(base / name):
-                    (fresh / name).rename(base / name)
-                moved.append(base / name)
-        except BaseException:
-            for path in moved:
-                with suppress(OSError):
-                    path.unlink()
-            raise
-
-
-def _is_same(fresh: Path, target: Path) -> bool:
-    """Whether a file is in its place already; raises if another one is."""
-    if not os.path.lexists(target):
-        return False
-    same = False
-    with suppress(OSError):
-        same = target.is_file() and filecmp.cmp(fresh, target, shallow=False)
-    if not same:
-        raise _InTheWay(f"{target}: not the same as in the official archive; move it away and run again")
-    return True

@@ -8,6 +8,7 @@ from torch import Tensor
 from perdure.data.catalog import CIFAR10, FASHION, MNIST, NOTMNIST, SVHN
 from perdure.data.cifar100 import MEAN, STD
 from perdure.data.imageset import ImageSet, load, source_notes
+from perdure.data.places import data_root
 from perdure.data.published import Published
 from perdure.data.stream import make_task, task_count
 from perdure.errors import BadData
@@ -48,7 +49,8 @@ def five(
         slip = legacy and published is FASHION
         images = load(MNIST if slip else published, root)
         if published is FASHION and not slip and images.fingerprint == loaded[MNIST.name].fingerprint:
-            raise BadData(f"the files of Fashion-MNIST are those of MNIST; fetch them anew, or say legacy=true: {root}")
+            same = f"{data_root(root)}: the files of Fashion-MNIST are those of MNIST"
+            raise BadData(f"{same}; fetch them anew, or say legacy=true")
         loaded[FASHION.name if slip else published.name] = images
         made.append(_task(published.name, published.classes, images, mean, std))
     notes = {

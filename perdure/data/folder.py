@@ -109,11 +109,6 @@ def folder(
     return Stream("folder", made, notes, decoded.facts["fingerprint"])
 
 
-def listing(path: Path) -> list[Path]:
-    """All image files below `path` in the order in which they are read; none is opened."""
-    return survey(path).files()
-
-
 def survey(path: Path) -> Survey:
     """What is where. All mistakes of a kind are named in one error."""
     path = Path(path).expanduser()
@@ -125,14 +120,7 @@ def survey(path: Path) -> Survey:
     return Survey(path, found, tuple(mistakes.ignored))
 
 
-def read_folder(
-    found: Survey,
-    size: int,
-    *,
-    tasks: int | None = None,
-    skip_unreadable: bool = False,
-    progress: Callable[[int, int], None] | None = None,  # (images done, of how many)
-) -> Decoded:
+def read_folder(found: Survey, size: int, *, tasks: int | None = None, skip_unreadable: bool = False) -> Decoded:
     """The images of the first tasks, decoded: flat tensors and facts that JSON can hold, so that a copy can be kept.
 
     Tensors: `x` (n, 3, size, size) uint8 and `y` (n,) int64, the class within the task. Facts: `tasks`, each with
@@ -144,7 +132,7 @@ def read_folder(
     groups = [group for task in chosen for group in (task.train, task.test or ())]  # two per task
     parts = np.repeat(np.arange(len(groups)), [sum(map(len, group)) for group in groups])
     labels = np.concatenate([np.repeat(np.arange(len(group)), [len(files) for files in group]) for group in groups])
-    images, rows, unreadable = read_pictures(paths, size, 3, skip_unreadable, progress)
+    images, rows, unreadable = read_pictures(paths, size, 3, skip_unreadable)
     ends = np.searchsorted(parts[rows], np.arange(len(groups)), side="right").tolist()
     spans = list(zip([0, *ends], ends, strict=False))
     about = [

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,8 +25,8 @@ from perdure.errors import BadData, MissingFile
 Images = npt.NDArray[np.uint8]
 Labels = npt.NDArray[np.int64]
 
+AGAIN = "unpack its archive again, or fetch that anew"
 _PIXELS = 3 * 32 * 32  # red plane, green plane, blue plane
-_AGAIN = "unpack its archive again, or fetch that anew"
 _ANEW = "fetch the file anew"
 _LARGEST_ARRAY = 2 * 10**9  # bytes; the largest IDX file known, of all EMNIST, has 0.55 · 10⁹
 _LARGEST_FILE = 4 * 10**9  # bytes; the pickles of MiniImageNet have 1.1 · 10⁹
@@ -41,33 +41,30 @@ def read_cifar_binary(path: Path, coarse_bytes: int) -> tuple[Images, Labels]:
     content = np.frombuffer(read_bytes(path), np.uint8)
     length = coarse_bytes + 1 + _PIXELS
     if len(content) == 0 or len(content) % length:
-        raise BadData(f"{path}: {len(content)} bytes are not whole records of {length} bytes; {_AGAIN}")
+        raise BadData(f"{path}: {len(content)} bytes are not whole records of {length} bytes; {AGAIN}")
     records = content.reshape(-1, length)
     labels = records[:, coarse_bytes].astype(np.int64)
     _check_labels(path, labels, 100 if coarse_bytes else 10)
     return records[:, coarse_bytes + 1 :].reshape(-1, 3, 32, 32), labels
 
 
-def read_cifar_pickle(path: Path, classes: int | None = None) -> tuple[Images, Labels]:
-    """Images (n, 3, 32, 32) and labels (n,) of a pickled file of CIFAR; in CIFAR-100 the fine labels.
+def read_cifar_pickle(path: Path, classes: int) -> tuple[Images, Labels]:
+    """Images (n, 3, 32, 32) and labels (n,) of a pickled file of CIFAR with 10 or 100 classes; of 100 the fine labels.
 
-    It is a file of CIFAR-10 or CIFAR-100 as `classes` asks, else as it says itself. Nothing that the pickle names is
-    called: see `read_pickle`.
+    Nothing that the pickle names is called: see `read_pickle`.
     """
     found = read_pickle(path)
     data = found.get("data")
     if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != _PIXELS:
-        raise BadData(f"{path}: holds no 'data' of n × {_PIXELS} bytes; {_AGAIN}")
-    if classes is None:
-        classes = 100 if "fine_labels" in found else 10
+        raise BadData(f"{path}: holds no 'data' of n × {_PIXELS} bytes; {AGAIN}")
     key = "fine_labels" if classes == 100 else "labels"
     given = found.get(key)
     if isinstance(given, np.ndarray):
         given = given.tolist()
     if not isinstance(given, list) or len(given) != len(data) or any(type(label) is not int for label in given):
-        raise BadData(f"{path}: holds no list '{key}' of {len(data)} whole numbers; {_AGAIN}")
+        raise BadData(f"{path}: holds no list '{key}' of {len(data)} whole numbers; {AGAIN}")
     if len(data) == 0:
-        raise BadData(f"{path}: holds no images; {_AGAIN}")
+        raise BadData(f"{path}: holds no images; {AGAIN}")
     _check_labels(path, np.array(given, dtype=object), classes)
     return data.reshape(-1, 3, 32, 32), np.array(given, dtype=np.int64)
 
@@ -86,8 +83,8 @@ def read_pickle(path: Path) -> dict[str, Any]:
     except _Refused as refusal:
         raise BadData(f"{path}: refused, for the pickle {refusal}; use the file of the official archive") from None
     except Exception as error:  # a damaged pickle can fail in any way at all
-        raise BadData(f"{path}: not a readable pickle ({type(error).__name__}); {_AGAIN}") from None
-    raise BadData(f"{path}: holds no dictionary with names as keys; {_AGAIN}")
+        raise BadData(f"{path}: not a readable pickle ({type(error).__name__}); {AGAIN}") from None
+    raise BadData(f"{path}: holds no dictionary with names as keys; {AGAIN}")
 
 
 def read_idx(path: Path) -> Images:
@@ -111,42 +108,42 @@ def _read_idx(path: Path, file: IO[bytes] | gzip.GzipFile) -> Images:
     # Magic: two zeros, 8 for unsigned bytes, and the number of dimensions, each a big-endian 32-bit length.
     magic = file.read(4)
     if len(magic) < 4 or magic[:3] != b"\0\0\x08" or not 1 <= magic[3] <= 4:
-        raise BadData(f"{path}: not an IDX file of bytes (it begins with {magic.hex() or 'nothing'}); {_AGAIN}")
+        raise BadData(f"{path}: not an IDX file of bytes (it begins with {magic.hex() or 'nothing'}); {AGAIN}")
     lengths = file.read(4 * magic[3])
     header = 4 + 4 * magic[3]
     if len(lengths) < header - 4:
-        raise BadData(f"{path}: has {4 + len(lengths)} bytes, too few for a header of {header}; {_AGAIN}")
+        raise BadData(f"{path}: has {4 + len(lengths)} bytes, too few for a header of {header}; {AGAIN}")
     shape = tuple(np.frombuffer(lengths, ">u4").tolist())
     promised = math.prod(shape)
     if promised > _LARGEST_ARRAY:
         limit = f"more than the {_LARGEST_ARRAY:,} bytes that are allowed"
-        raise BadData(f"{path}: its header asks for shape {shape}, {limit}; {_AGAIN}")
+        raise BadData(f"{path}: its header asks for shape {shape}, {limit}; {AGAIN}")
     pixels = bytearray()
     while piece := file.read(min(2**20, promised + 1 - len(pixels))):
         pixels += piece
     if len(pixels) != promised:
         more = "at least " if len(pixels) > promised else ""
         needed = f"{header + promised} bytes for shape {shape}"
-        raise BadData(f"{path}: has {more}{header + len(pixels)} bytes instead of {needed}; {_AGAIN}")
+        raise BadData(f"{path}: has {more}{header + len(pixels)} bytes instead of {needed}; {AGAIN}")
     return np.frombuffer(pixels, np.uint8).reshape(shape)
 
 
-def read_idx_pair(folder: Path, part: str, side: int = 28) -> tuple[Images, Labels]:
-    """Images (n, side, side) and labels (n,), 0 to 9, of the `part` "train" or "t10k" of a set like MNIST.
+def read_idx_pair(folder: Path, part: str) -> tuple[Images, Labels]:
+    """Images (n, 28, 28) and labels (n,), 0 to 9, of the `part` "train" or "t10k" of a set like MNIST.
 
     Each of its two files may be gzipped; of a file that is there in both forms the plain one is read.
     """
     images_path, images = _read_idx_or_gz(Path(folder) / f"{part}-images-idx3-ubyte")
     labels_path, labels = _read_idx_or_gz(Path(folder) / f"{part}-labels-idx1-ubyte")
-    if images.ndim != 3 or images.shape[1:] != (side, side):
-        raise BadData(f"{images_path}: holds shape {images.shape} instead of n × {side} × {side}; {_AGAIN}")
+    if images.ndim != 3 or images.shape[1:] != (28, 28):
+        raise BadData(f"{images_path}: holds shape {images.shape} instead of n × 28 × 28; {AGAIN}")
     if labels.ndim != 1:
-        raise BadData(f"{labels_path}: holds shape {labels.shape} instead of one label per image; {_AGAIN}")
+        raise BadData(f"{labels_path}: holds shape {labels.shape} instead of one label per image; {AGAIN}")
     if len(images) != len(labels):
         other = f"{len(images)} images in {images_path.name}"
         raise BadData(f"{labels_path}: holds {len(labels)} labels for {other}; fetch both files anew")
     if len(images) == 0:
-        raise BadData(f"{images_path}: holds no images; {_AGAIN}")
+        raise BadData(f"{images_path}: holds no images; {AGAIN}")
     numbers = labels.astype(np.int64)
     _check_labels(labels_path, numbers, 10)
     return images, numbers
@@ -278,7 +275,7 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
         if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
             raise BadData(f"{path}: cannot be read (it is no plain file); put the file itself there")
         if found.st_size > _LARGEST_FILE:
-            raise BadData(f"{path}: has {found.st_size:,} bytes, far more than any file of an image set; {_AGAIN}")
+            raise BadData(f"{path}: has {found.st_size:,} bytes, far more than any file of an image set; {AGAIN}")
         with Path(path).open("rb") as file:
             yield file
     except FileNotFoundError:
@@ -302,11 +299,17 @@ def _check_labels(path: Path, labels: npt.NDArray[Any], classes: int) -> None:
     low, high = labels.min(), labels.max()
     if low < 0 or high >= classes:
         allowed = f"{classes} classes allow 0 to {classes - 1}"
-        raise BadData(f"{path}: labels reach from {low} to {high}, but {allowed}; {_AGAIN}")
+        raise BadData(f"{path}: labels reach from {low} to {high}, but {allowed}; {AGAIN}")
 
 
 class _Refused(pickle.UnpicklingError):
     pass
+
+
+def _load_bytes(unpickler: Any) -> None:
+    """The bytes of an array in protocol 5. Python's own reader first takes as much memory as the file says it needs."""
+    (length,) = struct.unpack("<Q", unpickler.read(8))
+    unpickler.append(unpickler.read(length))
 
 
 class _Guarded(pickle._Unpickler):
@@ -316,6 +319,8 @@ class _Guarded(pickle._Unpickler):
     and wrong ones make it read bytes as pointers. So each admitted name leads to a stand-in below. Of Python's two
     unpicklers this is the one in Python: in the other, five bytes can ask for gigabytes of memo.
     """
+
+    dispatch: ClassVar[dict[int, Any]] = {**pickle._Unpickler.dispatch, pickle.BYTEARRAY8[0]: _load_bytes}
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ADMITTED:

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perdure.data.formats import (
+    AGAIN,
     Images,
     Labels,
     read_bytes,
@@ -35,7 +36,6 @@ BROKEN = frozenset(  # the two files of the official notMNIST_small.tar.gz that 
 )
 MINI_CLASSES, MINI_SIDE = 100, 84
 
-_AGAIN = "unpack its archive again, or fetch that anew"
 _Part = tuple[Images, Labels]
 
 
@@ -184,7 +184,7 @@ def _read_features(path: Path) -> _Part:
     if isinstance(given, list) and len({one.shape if isinstance(one, np.ndarray) else None for one in given}) == 1:
         given = np.array(given)
     if not isinstance(given, np.ndarray) or given.ndim != 4 or given.shape[1] != 1 or 0 in given.shape:
-        raise BadData(f"{path}: holds no 'features' of n × 1 × 32 × 32 pixels; {_AGAIN}")
+        raise BadData(f"{path}: holds no 'features' of n × 1 × 32 × 32 pixels; {AGAIN}")
     images = scale_images(_as_bytes(path, given), 32)
     return images, _labels(path, found, len(images), len(LETTERS))
 
@@ -194,7 +194,7 @@ def _as_bytes(path: Path, pixels: npt.NDArray[Any]) -> Images:
     if pixels.dtype != np.uint8:
         low, high = pixels.min(), pixels.max()
         if not (low >= 0 and high <= 255):  # also where one is not a number
-            raise BadData(f"{path}: 'features' reach from {low:.4g} to {high:.4g}, pixels from 0 to 255; {_AGAIN}")
+            raise BadData(f"{path}: 'features' reach from {low:.4g} to {high:.4g}, pixels from 0 to 255; {AGAIN}")
         pixels = np.rint(pixels * 255) if pixels.dtype.kind == "f" and high <= 1 else pixels
     return pixels.astype(np.uint8, copy=False)
 
@@ -237,7 +237,7 @@ def miniimagenet_csv(folder: Path) -> Raw:
     for table in ("train.csv", "val.csv", "test.csv"):
         for name, label in _rows(folder / table):
             if name in listed:
-                raise BadData(f"{folder / table}: names {name[:80]!a} again; {_AGAIN}")
+                raise BadData(f"{folder / table}: names {name[:80]!a} again; {AGAIN}")
             listed.add(name)
             if name in pictures:
                 classes.setdefault(label, []).append(pictures[name])
@@ -245,7 +245,7 @@ def miniimagenet_csv(folder: Path) -> Raw:
                 missing.append(name)
     if missing:
         lacks = f"{len(missing):,} of the {len(listed):,} files that its tables name"
-        raise MissingFile(f"{folder / 'images'}: lacks {lacks}, the first is {missing[0][:80]!a}; {_AGAIN}")
+        raise MissingFile(f"{folder / 'images'}: lacks {lacks}, the first is {missing[0][:80]!a}; {AGAIN}")
     _check_hundred(folder, len(classes), "images/*.jpg with train.csv, val.csv and test.csv")
     by_name = {name: sorted(classes[name], key=lambda path: natural(path.name)) for name in sorted(classes)}
     return _split_each(folder, by_name)
@@ -260,7 +260,7 @@ def miniimagenet_pickles(folder: Path) -> Raw:
 def _read_colors(path: Path) -> _Part:
     found = read_pickle(path)
     given = found.get("images")
-    wanted = f"{path}: holds no 'images' of n × {MINI_SIDE} × {MINI_SIDE} × 3 bytes; {_AGAIN}"
+    wanted = f"{path}: holds no 'images' of n × {MINI_SIDE} × {MINI_SIDE} × 3 bytes; {AGAIN}"
     if not isinstance(given, np.ndarray | list) or len(given) == 0:
         raise BadData(wanted)
     images = np.empty((len(given), 3, MINI_SIDE, MINI_SIDE), np.uint8)
@@ -288,7 +288,7 @@ def _check_hundred(where: Path, count: int, expected: str) -> None:
 def _split_each(folder: Path, classes: Mapping[str, Sequence[Path]]) -> Raw:
     for name, paths in classes.items():
         if len(paths) < 2:
-            raise BadData(f"{folder}: class {name} has one image, to train on and to test takes two; {_AGAIN}")
+            raise BadData(f"{folder}: class {name} has one image, to train on and to test takes two; {AGAIN}")
     train = _read_all([paths[: len(paths) * 5 // 6] for paths in classes.values()], MINI_SIDE, 3)
     test = _read_all([paths[len(paths) * 5 // 6 :] for paths in classes.values()], MINI_SIDE, 3)
     return _raw(folder, train, test, tuple(classes), {"split": _SIXTHS})
@@ -299,14 +299,14 @@ def _rows(path: Path) -> Iterable[tuple[str, str]]:
         text = read_bytes(path).decode("utf-8-sig")
         rows = list(csv.DictReader(StringIO(text, newline=""), strict=True))
     except (UnicodeDecodeError, csv.Error):
-        raise BadData(f"{path}: not a table of texts separated by commas; {_AGAIN}") from None
+        raise BadData(f"{path}: not a table of texts separated by commas; {AGAIN}") from None
     for number, row in enumerate(rows, start=2):
         name, label = row.get("filename"), row.get("label")
         if not name or not label or not re.fullmatch(_WNID, label):
-            raise BadData(f"{path}: row {number} has no filename, or no label like n01532829; {_AGAIN}")
+            raise BadData(f"{path}: row {number} has no filename, or no label like n01532829; {AGAIN}")
         yield name, label
     if not rows:
-        raise BadData(f"{path}: names no files; {_AGAIN}")
+        raise BadData(f"{path}: names no files; {AGAIN}")
 
 
 # --- what they share ---
@@ -323,7 +323,7 @@ def _raw(
     if len(alone):
         name = classes[alone[0]] if classes else str(alone[0])
         where = "to train on but none to test" if alone[0] in train[1] else "to test but none to train on"
-        raise BadData(f"{folder}: class {name} has images {where}; {_AGAIN}")
+        raise BadData(f"{folder}: class {name} has images {where}; {AGAIN}")
     # Of a pickle the arrays cannot be written, which torch warns of.
     train, test = ((np.require(images, requirements=["C", "W"]), labels) for images, labels in (train, test))
     return Raw(train, test, classes, notes or {})
@@ -340,7 +340,7 @@ def _folder_of(folder: Path, name: str) -> Path:
     for spelled in (name, name.lower()):
         if spelled in there:
             return folder / spelled
-    raise MissingFile(f"{folder / name}: no such folder; {_AGAIN}")
+    raise MissingFile(f"{folder / name}: no such folder; {AGAIN}")
 
 
 def _folders(folder: Path) -> list[str]:
@@ -356,7 +356,7 @@ def _folders(folder: Path) -> list[str]:
 def _pictures_of(folder: Path) -> list[Path]:
     paths = list_pictures(folder)
     if not paths:
-        raise BadData(f"{folder}: a class without images; {_AGAIN}")
+        raise BadData(f"{folder}: a class without images; {AGAIN}")
     return paths
 
 
@@ -371,9 +371,9 @@ def _read_all(
     labels = np.repeat(np.arange(len(classes)), [len(own) for own in classes])
     images, rows, unreadable = read_pictures(paths, size, channels, skip_unreadable=True)
     if others := [path for path in unreadable if f"{path.parent.name.upper()}/{path.name}" not in broken]:
-        raise unreadable_error(others, len(paths), _AGAIN)
+        raise unreadable_error(others, len(paths), AGAIN)
     for label in np.setdiff1d(labels, labels[rows]):
-        raise BadData(f"{classes[label][0].parent}: a class without images; {_AGAIN}")
+        raise BadData(f"{classes[label][0].parent}: a class without images; {AGAIN}")
     return images, labels[rows]
 
 
@@ -383,9 +383,9 @@ def _labels(path: Path, found: Mapping[str, Any], count: int, classes: int) -> L
         given = np.array(given, object)  # of any size, so that 2¹⁰⁰ is a label out of range too
     numbers = given if isinstance(given, np.ndarray) and given.dtype.kind in "iuO" else np.empty(0)
     if numbers.shape != (count,):
-        raise BadData(f"{path}: holds no 'labels' of {count} whole numbers; {_AGAIN}")
+        raise BadData(f"{path}: holds no 'labels' of {count} whole numbers; {AGAIN}")
     low, high = numbers.min(), numbers.max()
     if low < 0 or high >= classes:
         allowed = f"{classes} classes allow 0 to {classes - 1}"
-        raise BadData(f"{path}: labels reach from {low} to {high}, but {allowed}; {_AGAIN}")
+        raise BadData(f"{path}: labels reach from {low} to {high}, but {allowed}; {AGAIN}")
     return numbers.astype(np.int64)

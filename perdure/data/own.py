@@ -14,6 +14,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from perdure.data.pictures import plain, scale_images
 from perdure.data.stream import split_rows_by_class
 from perdure.errors import BadData, WrongValue
 from perdure.types import Split, Stream, Task
@@ -127,7 +128,10 @@ def measure(x: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
 
 
 def square(x: Tensor, size: int) -> Tensor:
-    """Images (n, channels, size, size): the short side scaled with antialiasing, the center cut out."""
+    """Floats in [0, 1] as (n, channels, size, size): the short side scaled with antialiasing, the center cut out.
+
+    Bytes are scaled by `pictures.scale_images`, so that they become what they would become as files in a folder.
+    """
     height, width = x.shape[2:]
     if height == width == size:
         return x
@@ -136,9 +140,8 @@ def square(x: Tensor, size: int) -> Tensor:
     top, left = (scaled[0] - size) // 2, (scaled[1] - size) // 2
     made = x.new_empty(*x.shape[:2], size, size)
     for source, target in zip(torch.split(x, PIECE), torch.split(made, PIECE), strict=True):
-        pixels = F.interpolate(source.float(), scaled, mode="bilinear", antialias=True)
-        pixels = pixels[:, :, top : top + size, left : left + size]
-        target.copy_(pixels.round().clamp(0, 255) if x.dtype == torch.uint8 else pixels.clamp(0, 1))
+        pixels = F.interpolate(source, scaled, mode="bilinear", antialias=True)
+        target.copy_(pixels[:, :, top : top + size, left : left + size].clamp(0, 1))
     return made
 
 
@@ -255,13 +258,11 @@ def _single(where: str, row: int, image: Any, size: int | None) -> Tensor:
 
 
 def _from_pillow(where: str, image: Image.Image) -> npt.NDArray[Any]:
-    """Gray (height, width) or colors (height, width, 3); transparent parts become white, as in image files."""
+    """Gray (height, width) or colors (height, width, 3), upright and without transparency, as of image files."""
     if image.mode == "F" or image.mode.startswith("I"):
         raise BadData(f"{where}: has pixels of more than 8 bits (mode {image.mode}); give floats in [0, 1] instead")
-    if image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:
-        drawing = image.convert("RGBA")
-        image = Image.alpha_composite(Image.new("RGBA", drawing.size, "white"), drawing)
-    return np.asarray(image.convert("L" if image.mode in ("1", "L") else "RGB"))
+    gray = image.mode in ("1", "L") and "transparency" not in image.info
+    return np.asarray(plain(image, 1 if gray else 3))
 
 
 def _stack(where: str, images: list[Tensor]) -> Tensor:
@@ -310,7 +311,9 @@ def _batch(where: str, array: npt.NDArray[Any], size: int | None) -> Tensor:
             f"channels) with 1 or 3 channels, nor gray (n, height, width){alpha}"
         )
     x = _levels(where, array)
-    return x if size is None else square(x, size)
+    if size is None:
+        return x
+    return torch.from_numpy(scale_images(x.numpy(), size)) if x.dtype == torch.uint8 else square(x, size)
 
 
 def _levels(where: str, array: npt.NDArray[Any]) -> Tensor:

@@ -7,7 +7,7 @@ printed or warned, but for what libtiff itself writes to stderr about a damaged 
 import os
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -23,6 +23,7 @@ SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".ppm", 
 # files. Only these are tried.
 _FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "PPM", "TIFF")
 
+_FILTER = Image.Resampling.LANCZOS
 _PIECE = 16  # pictures that a thread decodes in one go: by the single picture, small ones take a third longer
 _Fault = BadData | tuple[int, ...] | None
 
@@ -63,32 +64,16 @@ def natural(name: str) -> tuple[list[str | int], str]:
     return [int(piece) if at % 2 else piece for at, piece in enumerate(pieces)], name
 
 
-def read_picture(
-    path: Path,
-    size: int | None = None,
-    channels: int = 3,
-    resample: Image.Resampling = Image.Resampling.LANCZOS,
-) -> Images:
-    """One image file as (channels, height, width), in colors or, with one channel, in gray; of an animation the first.
-
-    With a `size` the image becomes (channels, size, size): its short side is scaled and the center cut out. It is
-    turned upright as its EXIF tag says. Transparent parts become white: pictures with them are mostly drawings in
-    dark ink for a white page, which would vanish on black. Sixteen bits are brought down to eight.
-    """
-    _check_asked(size, channels)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return _decode(Path(path), size, channels, resample)
-
-
 def read_pictures(
     paths: Sequence[Path],
     size: int | None,
     channels: int,
     skip_unreadable: bool = False,
-    progress: Callable[[int, int], None] | None = None,  # (pictures done, of how many), from the calling thread
 ) -> tuple[Images, list[int], list[Path]]:
     """Image files as (n, channels, height, width), the rows of `paths` they came from, and the unreadable files.
+
+    Images are in colors or, with one channel, in gray; of an animation the first. With a `size` each becomes
+    (channels, size, size): its short side is scaled and the center cut out. What else is done says `plain`.
 
     Unreadable are damaged, truncated, missing and enormous files. They are all found, and then named in one error,
     or left out if `skip_unreadable`: then n may be less than the number of paths, even 0.
@@ -100,7 +85,7 @@ def read_pictures(
         warnings.simplefilter("ignore")
         shape = (channels, size, size) if size else _first_shape(paths, channels)
         images = _room(len(paths), shape)
-        faults = _fill(images, paths, size, progress)
+        faults = _fill(images, paths, size)
     unreadable = [path for path, fault in zip(paths, faults, strict=True) if isinstance(fault, BadData)]
     if unreadable and not skip_unreadable:
         first = next(fault for fault in faults if isinstance(fault, BadData))
@@ -115,8 +100,17 @@ def read_pictures(
     return (images[rows] if unreadable else images), rows, unreadable
 
 
-def scale_images(images: Images, size: int, resample: Image.Resampling = Image.Resampling.LANCZOS) -> Images:
-    """Images (n, channels, height, width) as (n, channels, size, size), made as `read_picture` makes them.
+def plain(image: Image.Image, channels: int) -> Image.Image:
+    """A picture in mode L (one channel) or RGB (three), turned upright as its EXIF tag says.
+
+    Transparent parts become white: pictures with them are mostly drawings in dark ink for a white page, which would
+    vanish on black. Sixteen bits are brought down to eight.
+    """
+    return _flat(_upright(image), channels)
+
+
+def scale_images(images: Images, size: int) -> Images:
+    """Images (n, channels, height, width) as (n, channels, size, size), made as `read_pictures` makes them.
 
     >>> scale_images(np.zeros((2, 1, 28, 28), np.uint8), 32).shape
     (2, 1, 32, 32)
@@ -125,7 +119,7 @@ def scale_images(images: Images, size: int, resample: Image.Resampling = Image.R
         return images
     made = np.empty((*images.shape[:2], size, size), np.uint8)
     for image, target in zip(images.reshape(-1, *images.shape[2:]), made.reshape(-1, size, size), strict=True):
-        target[:] = ImageOps.fit(Image.fromarray(image), (size, size), resample)
+        target[:] = ImageOps.fit(Image.fromarray(image), (size, size), _FILTER)
     return made
 
 
@@ -174,9 +168,7 @@ def _room(count: int, shape: tuple[int, ...]) -> Images:
         ) from None
 
 
-def _fill(
-    images: Images, paths: Sequence[Path], size: int | None, progress: Callable[[int, int], None] | None
-) -> list[_Fault]:
+def _fill(images: Images, paths: Sequence[Path], size: int | None) -> list[_Fault]:
     """Decode every path into its row; returns per row nothing, what was wrong, or the other shape that was met."""
 
     def decode(row: int) -> _Fault:
@@ -197,26 +189,22 @@ def _fill(
     try:
         for piece in pool.map(decode_piece, range(0, len(paths), _PIECE)):
             faults += piece
-            if progress is not None:
-                progress(len(faults), len(paths))
     finally:
         pool.shutdown(cancel_futures=True)  # else Ctrl-C would wait for all that is left
     return faults
 
 
-def _decode(
-    path: Path, size: int | None, channels: int, resample: Image.Resampling = Image.Resampling.LANCZOS
-) -> Images:
+def _decode(path: Path, size: int | None, channels: int) -> Images:
     try:
         with path.open("rb") as file, Image.open(file, formats=_FORMATS) as image:
             _check_size(image)
             if size:
                 image.draft(None, (2 * size, 2 * size))  # a JPEG can be decoded at 1/2, 1/4 or 1/8, much quicker
             image.load()
-            plain = _flat(_upright(image), channels)
+            made = plain(image, channels)
             if size:
-                plain = ImageOps.fit(plain, (size, size), resample)
-            pixels = np.asarray(plain)
+                made = ImageOps.fit(made, (size, size), _FILTER)
+            pixels = np.asarray(made)
     except FileNotFoundError:
         raise MissingFile(f"{_shown(path)}: no such file; put it there, or name another") from None
     except OSError as error:

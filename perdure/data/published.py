@@ -12,7 +12,7 @@ import numpy as np
 
 from perdure.data.files import Download, Progress, fetch, nothing
 from perdure.data.layouts import Raw
-from perdure.errors import MissingFile, NotFetched, PerdureError
+from perdure.errors import BadData, MissingFile, NotFetched, PerdureError
 
 Completeness = Literal["complete", "subset", "altered"]
 Counts = tuple[int, ...]
@@ -25,11 +25,12 @@ class Layout:
 
     name: str  # as reports name it
     folders: tuple[str, ...]  # below the root, looked into in this order; "." is the root itself
-    files: tuple[str, ...]  # that must be there, or there with .gz; with / at the end a folder; * fits anything
+    files: tuple[str, ...]  # that must be there; with / at the end a folder; * fits anything
     read: Callable[[Path], Raw]
     md5: Mapping[str, str] = field(default_factory=dict)  # of the official files, uncompressed if they are .gz
     totals: tuple[int, int] | None = None  # images to train on and to test, where no count per class is published
     also: tuple[str, ...] = ()  # files that are read if they are there, such as class names
+    gzipped: bool = False  # whether its reader also opens the files with .gz
 
 
 @dataclass(frozen=True)
@@ -59,10 +60,18 @@ class Place:
 
 def locate(published: Published, root: Path) -> Place:
     """The first layout of the set that is wholly there."""
+    try:
+        return _locate(published, root)
+    except OSError as error:
+        place = error.filename or root
+        raise BadData(f"{place}: cannot be read ({error.strerror}); check that you may read it") from None
+
+
+def _locate(published: Published, root: Path) -> Place:
     partial = ""
     for layout in published.layouts:
         for folder in (root / name for name in layout.folders):
-            there = {name: _matches(folder, name) for name in layout.files}
+            there = {name: _matches(folder, name, layout.gzipped) for name in layout.files}
             if all(there.values()):
                 files = tuple(file for found in there.values() for path in found for file in _files(path))
                 also = tuple(folder / name for name in layout.also if (folder / name).is_file())
@@ -73,7 +82,7 @@ def locate(published: Published, root: Path) -> Place:
     again = f"`perdure data fetch {published.name}` gets it" if published.downloads else published.by_hand
     if partial:
         raise MissingFile(f"{partial}; unpack its archive again; or {again}")
-    if waiting := [root / file.name for file in published.downloads if file.members and (root / file.name).is_file()]:
+    if waiting := [file.place(root) for file in published.downloads if file.members and file.place(root).is_file()]:
         raise MissingFile(f"{waiting[0]} is not unpacked yet: `perdure data fetch {published.name}` does that")
     raise MissingFile(
         f"no {published.title} in {root}: {again}; or put {_ways(published, root)}; "
@@ -84,11 +93,23 @@ def locate(published: Published, root: Path) -> Place:
 def obtain(published: Published, root: Path, progress: Progress = nothing) -> Iterator[tuple[str, str | PerdureError]]:
     """Fetch whatever of the set is not there; yields each file with what was done about it, or why it was not.
 
-    One file that cannot be had does not keep the others away, so that all that are missing are named at once.
+    One file that cannot be had does not keep the others away, so that all that are missing are named at once. Where
+    other files than the official ones are read, nothing is fetched: they would still be the ones that are read.
     """
-    if _is_official(published, root):
-        known = any(layout.md5 for layout in published.layouts)
-        yield published.title, "already there" if known else "found, but no checksum says whether it is complete"
+    try:
+        place = locate(published, root)
+    except MissingFile:
+        pass
+    except PerdureError as error:
+        yield published.title, error
+        return
+    else:
+        if not place.layout.md5:
+            yield published.title, "found, but no checksum says whether it is complete"
+        elif others := _unofficial(place):
+            yield others[0].name, BadData(f"{others[0]}: not the official file; move it away and run again")
+        else:
+            yield published.title, "already there"
         return
     if not published.downloads:
         advice = f"{published.by_hand}; put {_ways(published, root)}"
@@ -139,11 +160,12 @@ def _totals(published: Published, layout: Layout) -> tuple[int, int]:
     return sum(published.counts[0]), sum(published.counts[1])
 
 
-def _matches(folder: Path, name: str) -> list[Path]:
-    """What is there under this name: the file, or the file with .gz, or the folders."""
+def _matches(folder: Path, name: str, gzipped: bool) -> list[Path]:
+    """What is there under this name: the file, or where that is allowed the file with .gz, or the folders."""
     if name.endswith("/"):
         return sorted(path for path in folder.glob(name) if path.is_dir())
-    return [path for path in (folder / name, folder / f"{name}.gz") if path.is_file()][:1]
+    forms = (name, f"{name}.gz") if gzipped else (name,)
+    return [folder / form for form in forms if (folder / form).is_file()][:1]
 
 
 def _files(path: Path) -> list[Path]:
@@ -161,7 +183,10 @@ def _ways(published: Published, root: Path) -> str:
 
 def _unofficial(place: Place) -> list[Path]:
     """The files that are not the official ones, or whose official bytes nobody knows."""
-    return [file for file in place.files if content_md5(file) != place.layout.md5.get(file.name.removesuffix(".gz"))]
+    official = place.layout.md5
+    if not official:
+        return list(place.files)
+    return [file for file in place.files if content_md5(file) != official.get(file.name.removesuffix(".gz"))]
 
 
 def content_md5(path: Path) -> str:

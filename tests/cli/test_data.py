@@ -3,6 +3,7 @@
 import gzip
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -92,7 +93,7 @@ def test_fetch_goes_on_with_the_others_when_one_fails(tmp_path, monkeypatch):
 
 
 def test_fetch_of_what_is_there(some_mnist, monkeypatch):
-    monkeypatch.setattr("perdure.data.published._is_official", lambda *_: True)
+    monkeypatch.setattr("perdure.data.published._unofficial", lambda *_: [])
     done = ask("fetch", "mnist", "--root", some_mnist)
     assert done.exit_code == 0
     assert "MNIST: already there" in done.stderr
@@ -148,9 +149,36 @@ def test_check_of_own_images(photos):
     assert "something to mend" in shown
 
 
+def test_names_of_folders_are_printed_as_they_are(photos):
+    """Rich would read [/x] as the end of a style."""
+    photos.with_name("q[").mkdir()
+    strange = photos.rename(photos.with_name("q[") / "x]")
+    done = ask("check", f"folder:{strange}")
+    assert f"folder:{strange}: folder, in {strange}" in done.stdout
+    assert f"setsin{strange}" in "".join(ask("ls", "--root", strange).stdout.split())  # it is wrapped
+
+
+def test_ls_names_the_others_where_one_may_not_be_read(some_mnist, monkeypatch):
+    is_file = Path.is_file
+
+    def refuse(path):
+        if "svhn" in path.parts:
+            raise PermissionError(13, "Permission denied", str(path))
+        return is_file(path)
+
+    monkeypatch.setattr(Path, "is_file", refuse)
+    done = ask("ls", "--root", some_mnist, "--json")
+    found = {row["name"]: row["found"] for row in json.loads(done.stdout)["sets"]}
+    assert (found["mnist"], found["svhn"]) == (str(some_mnist / "MNIST/raw"), None)
+    assert done.stderr.startswith(f"perdure: {some_mnist / 'svhn/train_32x32.mat'}: cannot be read (Permission denied)")
+    assert done.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["data", "check", "folder:"], "say which folder, as folder:PATH"),
+        (["data", "check", "folder"], "say which folder, as folder:PATH"),
         (["run", "gpm", "folder"], "say which folder, as folder:PATH"),
         (["run", "gpm", "six:here"], "leave out 'here'"),
         (["run", "gpm", "six", "--data", "size=3"], "no setting of six 'size'"),

@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -135,8 +136,11 @@ def test_five_refuses_mnist_as_fashion_mnist(tmp_path, monkeypatch):
     for folder in ("MNIST/raw", "FashionMNIST/raw"):
         put(tmp_path, digits(30, 1), digits(2, 2), folder=folder)
     monkeypatch.setattr("perdure.data.five.PARTS", five.__globals__["PARTS"][1:4:2])
-    with pytest.raises(BadData, match=r"the files of Fashion-MNIST are those of MNIST.*legacy=true"):
-        five(seed=1, root=tmp_path)
+    monkeypatch.setenv("PERDURE_DATA", str(tmp_path))
+    for root in (tmp_path, None):
+        with pytest.raises(BadData, match=r"the files of Fashion-MNIST are those of MNIST.*legacy=true") as caught:
+            five(seed=1, root=root)
+        assert str(caught.value).startswith(f"{tmp_path}: ")
     assert five(seed=1, root=tmp_path, legacy=True).notes["fashion-mnist"].startswith("legacy")
 
 
@@ -192,6 +196,48 @@ def test_what_cannot_be_fetched_says_which_files_to_put_where(tmp_path):
     said = str(outcome)
     assert f"train.pkl, test.pkl into {tmp_path / 'miniimagenet'}" in said
     assert "\n" not in said
+
+
+def test_other_files_than_the_official_ones_are_not_fetched_over(tmp_path, monkeypatch):
+    """What is fetched would not be read as long as they are there, and would be fetched again each time."""
+    monkeypatch.setattr("perdure.data.published.fetch", None)
+    put(tmp_path, digits(3, 1), digits(2, 2))
+    ((name, outcome),) = obtain(MNIST, tmp_path)
+    path = tmp_path / "MNIST/raw/train-images-idx3-ubyte"
+    assert name == path.name
+    assert isinstance(outcome, BadData)
+    assert str(outcome) == f"{path}: not the official file; move it away and run again"
+    md5 = {path.name: content_md5(path) for path in (tmp_path / "MNIST/raw").iterdir()}
+    official = small(layouts=(replace(MNIST.layouts[0], md5=md5),))
+    assert list(obtain(official, tmp_path)) == [("MNIST", "already there")]
+
+
+def test_packed_files_count_only_where_they_are_read(tmp_path):
+    for name in ("train_32x32.mat.gz", "test_32x32.mat.gz"):
+        (tmp_path / name).write_bytes(gzip.compress(b"digits"))
+    with pytest.raises(MissingFile, match="no SVHN in"):
+        locate(SETS["svhn"], tmp_path)
+    put(tmp_path, digits(3, 1), digits(2, 2), folder="notMNIST", pack=gzip.compress, suffix=".gz")
+    assert locate(SETS["notmnist"], tmp_path).layout.name == "notMNIST, IDX"
+
+
+def test_folder_that_may_not_be_read_is_one_line(tmp_path, monkeypatch):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_file", refuse)
+    says = r"MNIST/raw/train-images-idx3-ubyte: cannot be read \(Permission denied\); check that you may read it"
+    with pytest.raises(BadData, match=says) as caught:
+        locate(MNIST, tmp_path)
+    assert not isinstance(caught.value, MissingFile)
+    ((_, outcome),) = obtain(MNIST, tmp_path)
+    assert isinstance(outcome, BadData)
+
+
+def test_files_without_official_checksums_are_not_read_for_one(tmp_path, monkeypatch):
+    put(tmp_path, digits(3, 1), digits(2, 2), folder="notMNIST")
+    monkeypatch.setattr("perdure.data.published.content_md5", None)
+    assert load(SETS["notmnist"], tmp_path).completeness == "subset"
 
 
 # --- the catalog itself ---

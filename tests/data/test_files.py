@@ -25,7 +25,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from perdure.data import files
+from perdure.data import archives, files
 from perdure.data.files import Download, fetch
 from perdure.errors import BadData, NotFetched, PerdureError
 
@@ -175,7 +175,6 @@ def test_file_is_fetched_once(server, root):
     assert tree(root) == {"mine.txt": b"mine", "a": b"(no file)", "a/b": b"(no file)", "a/b/set.bin": GOOD}
     assert stat.S_IMODE((root / "a/b/set.bin").stat().st_mode) & 0o444 == 0o444 & ~umask()
     assert fetch(download, root) == "already there"
-    assert fetch(download, root, offline=True) == "already there"
     assert server.asked == [None]
 
 
@@ -250,7 +249,7 @@ def test_spoiled_part_is_started_over(server, root, part, asked):
 
 def test_complete_part_needs_no_network(root):
     (root / PART).write_bytes(GOOD)
-    assert fetch(published("http://127.0.0.1:9/"), root, offline=True) == "fetched from an earlier download"
+    assert fetch(published("http://127.0.0.1:9/"), root) == "fetched from an earlier download"
     assert tree(root) == {"mine.txt": b"mine", "set.bin": GOOD}
 
 
@@ -425,16 +424,6 @@ def test_bytes_of_a_bad_mirror_do_not_spoil_the_next(server, root):
     assert fetch(published(bad, good), root) == f"fetched from {good}"
     assert server.asked == [None, f"bytes={HALF}-", f"bytes={HALF}-", None]
     assert tree(root) == {"mine.txt": b"mine", "set.bin": GOOD}
-
-
-def test_offline(server, root):
-    (root / PART).write_bytes(GOOD[:HALF])
-    before = tree(root)
-    with pytest.raises(NotFetched, match=r"set\.bin is not there, and nothing may be fetched") as caught:
-        fetch(published(server.add(Mirror())), root, offline=True)
-    assert f"put it into {root} " in one_line(caught.value)
-    assert tree(root) == before
-    assert server.seen == []
 
 
 # --- several processes ---
@@ -850,7 +839,7 @@ def test_archive_put_there_by_hand_is_unpacked_and_kept(server, root, kind):
     content = PACKERS[kind](A, ("elsewhere", b"/etc", "symlink"), B)
     (root / "set.bin").write_bytes(content)
     download = published(server.add(Mirror()), content=content, **ARCHIVE)
-    assert fetch(download, root, offline=True) == f"unpacked from {root / 'set.bin'}"
+    assert fetch(download, root) == f"unpacked from {root / 'set.bin'}"
     assert tree(root) == UNPACKED | {"set.bin": content}
     assert server.seen == []
 
@@ -943,9 +932,9 @@ def test_interrupt_while_unpacking_leaves_the_archive_for_the_next_time(server, 
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(files, "_move_in", interrupt)
+        patch.setattr(archives, "_move_in", interrupt)
         with pytest.raises(KeyboardInterrupt):
             fetch(download, root)
     assert tree(root) == {"mine.txt": b"mine", PART: content}
-    assert fetch(download, root, offline=True) == "fetched from an earlier download"
+    assert fetch(download, root) == "fetched from an earlier download"
     assert tree(root) == UNPACKED

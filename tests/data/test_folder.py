@@ -13,7 +13,7 @@ from PIL import Image
 
 from perdure.data import folder as module
 from perdure.data.cache import Decoded
-from perdure.data.folder import folder, listing, make_tasks, read_folder, survey
+from perdure.data.folder import folder, make_tasks, read_folder, survey
 from perdure.data.own import measure
 from perdure.errors import BadData, MissingFile, WrongValue
 from perdure.schema import checked, values_of
@@ -234,14 +234,14 @@ def test_shares_of_nothing_and_of_all(made, values):
         folder(path=made(*GOOD), seed=1, **values)
 
 
-# --- listing and decoding ---
+# --- surveying and decoding ---
 
 
-def test_listing_is_in_reading_order_and_opens_nothing(made, monkeypatch):
+def test_survey_is_in_reading_order_and_opens_nothing(made, monkeypatch):
     path = made("t10/b:2", "t10/a:1", "t2/x:1", "t2/y:1", "t2/test/x:1")
     monkeypatch.setattr(module, "read_pictures", None)
     monkeypatch.setattr(Image, "open", None)
-    names = [str(file.relative_to(path)) for file in listing(path)]
+    names = [str(file.relative_to(path)) for file in survey(path).files()]
     assert names == ["t2/x/0.png", "t2/y/0.png", "t2/test/x/0.png", "t10/a/0.png", "t10/b/0.png", "t10/b/1.png"]
 
 
@@ -270,7 +270,7 @@ def test_decoded_is_flat_and_survives_json(made):
 def test_fingerprint_changes_with_what_changes_numbers(tmp_path):
     def of(name: str, *places: str, level: int = 9, **values) -> str:
         path = build(tmp_path / name, *places)
-        for file in listing(path):
+        for file in survey(path).files():
             draw(file, level)  # all alike, so that only their places differ
         return folder(path=path, seed=1, **({"size": 4} | values)).fingerprint
 
@@ -286,12 +286,6 @@ def test_fingerprint_changes_with_what_changes_numbers(tmp_path):
         of("first task", *GOOD, tasks=1),
     ]
     assert len({first, *others}) == len(others) + 1
-
-
-def test_progress(made):
-    seen = []
-    read_folder(survey(made(*GOOD)), 4, progress=lambda done, of: seen.append((done, of)))
-    assert seen[-1] == (16, 16)
 
 
 # --- what cannot be read ---
@@ -343,7 +337,7 @@ def test_too_few_though_all_could_be_read(made):
 
 def test_all_images_unreadable(made):
     path = made(*GOOD)
-    spoil(path, *(str(file.relative_to(path)) for file in listing(path)))
+    spoil(path, *(str(file.relative_to(path)) for file in survey(path).files()))
     with pytest.raises(BadData, match="'t1', train: no images"):
         folder(path=path, seed=1, size=4, skip_unreadable=True)
 
@@ -471,7 +465,7 @@ def test_any_folder_is_a_stream_or_one_line(tmp_path_factory, tree):
         one_line(error, path)
         return
     images = sum(len(part) for task in stream for part in (task.train, task.valid, task.test))
-    assert images == len(listing(path))
+    assert images == len(survey(path).files())
 
 
 def test_what_is_read_is_what_pillow_reads(made):

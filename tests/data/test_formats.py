@@ -6,6 +6,7 @@ import pickle
 import struct
 import tracemalloc
 import zlib
+from contextlib import contextmanager
 from io import BytesIO
 
 import numpy as np
@@ -109,6 +110,25 @@ def put(tmp_path):
     return write
 
 
+def of_ten(path):
+    return read_cifar_pickle(path, 10)
+
+
+def of_hundred(path):
+    return read_cifar_pickle(path, 100)
+
+
+@contextmanager
+def little_memory(most):
+    """What is done within takes no more bytes at its peak."""
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < most
+    finally:
+        tracemalloc.stop()
+
+
 # --- what is right is read right ---
 
 
@@ -123,7 +143,7 @@ def test_binary(put, coarse_bytes, columns):
 
 @pytest.mark.parametrize("protocol", range(6))
 def test_pickle_of_each_protocol(put, protocol):
-    images, labels = read_cifar_pickle(put(pickled(protocol)))
+    images, labels = of_hundred(put(pickled(protocol)))
     assert labels.dtype == np.int64
     assert labels.tolist() == FINE
     assert np.array_equal(images, PIXELS.reshape(6, 3, 32, 32))
@@ -132,7 +152,7 @@ def test_pickle_of_each_protocol(put, protocol):
 def test_pickle_of_python_2(put):
     content = pickled_by_python_2()
     assert np.array_equal(pickle.loads(content, encoding="bytes")[b"data"], PIXELS)  # it is what numpy reads
-    images, labels = read_cifar_pickle(put(content))
+    images, labels = of_hundred(put(content))
     assert labels.tolist() == FINE
     assert np.array_equal(images, PIXELS.reshape(6, 3, 32, 32))
 
@@ -142,18 +162,18 @@ def test_pickle_of_old_and_new_numpy(put, package):
     content = pickled(2, fine_labels=[np.int64(label) for label in FINE])
     content = content.replace(b"numpy._core.", b"numpy.core.").replace(b"numpy.core.", package)
     assert content.count(package) == 2  # _reconstruct and scalar
-    images, labels = read_cifar_pickle(put(content))
+    images, labels = of_hundred(put(content))
     assert labels.tolist() == FINE
     assert np.array_equal(images, PIXELS.reshape(6, 3, 32, 32))
 
 
 def test_pickle_of_cifar_10_and_of_label_arrays(put):
     labels = np.array([9, 0, 1, 2, 3, 4], ">i4")
-    assert read_cifar_pickle(put(pickled(fine_labels=None, labels=labels)))[1].tolist() == labels.tolist()
+    assert of_ten(put(pickled(fine_labels=None, labels=labels)))[1].tolist() == labels.tolist()
 
 
 def test_pickle_laid_by_columns(put):
-    images, _ = read_cifar_pickle(put(pickled(data=np.asfortranarray(PIXELS))))
+    images, _ = of_hundred(put(pickled(data=np.asfortranarray(PIXELS))))
     assert np.array_equal(images, PIXELS.reshape(6, 3, 32, 32))
 
 
@@ -274,42 +294,34 @@ GOOD_BINARY, GOOD_PICKLE, GOOD_IDX = binary(COARSE, FINE), pickled(), idx(PIXELS
 NEGATIVE = [-1, *FINE[1:]]
 
 
-def of_ten(path):
-    return read_cifar_pickle(path, 10)
-
-
-def of_hundred(path):
-    return read_cifar_pickle(path, 100)
-
-
 BAD = {
     "binary: empty": (read_cifar_binary, b"", "0 bytes"),
     "binary: cut short": (read_cifar_binary, GOOD_BINARY[:-1], "records of 3074 bytes"),
     "binary: one byte more": (read_cifar_binary, GOOD_BINARY + b"x", "records of 3074 bytes"),
     "binary: CIFAR-10": (read_cifar_binary, binary(FINE), "records of 3074 bytes"),
     "binary: label 100": (read_cifar_binary, binary(COARSE, [100, *FINE[1:]]), "from 3 to 100, .* 0 to 99"),
-    "pickle: empty": (read_cifar_pickle, b"", "not a readable pickle"),
-    "pickle: text": (read_cifar_pickle, b"<html>not found</html>", "not a readable pickle"),
-    "pickle: cut short": (read_cifar_pickle, GOOD_PICKLE[:-100], "not a readable pickle"),
-    "pickle: cut short, protocol 5": (read_cifar_pickle, pickled(5)[:-10], "not a readable pickle"),
-    "pickle: a list": (read_cifar_pickle, pickle.dumps([1, 2]), "no dictionary"),
-    "pickle: number as key": (read_cifar_pickle, pickle.dumps({1: 2}), "no dictionary"),
-    "pickle: no data": (read_cifar_pickle, pickled(data=None), "no 'data'"),
-    "pickle: data in a list": (read_cifar_pickle, pickled(data=PIXELS.tolist()), "no 'data'"),
-    "pickle: records too short": (read_cifar_pickle, pickled(data=PIXELS[:, 1:]), "no 'data'"),
-    "pickle: floats": (read_cifar_pickle, pickled(data=PIXELS.astype("f4")), "no 'data'"),
-    "pickle: no images": (read_cifar_pickle, pickled(data=PIXELS[:0], fine_labels=[]), "no images"),
-    "pickle: no labels": (read_cifar_pickle, pickled(fine_labels=None), "no list 'labels'"),
-    "pickle: a label too few": (read_cifar_pickle, pickled(fine_labels=FINE[1:]), "no list 'fine_labels' of 6"),
-    "pickle: labels as text": (read_cifar_pickle, pickled(fine_labels=list("abcdef")), "whole numbers"),
-    "pickle: labels as floats": (read_cifar_pickle, pickled(fine_labels=[0.5] * 6), "whole numbers"),
-    "pickle: label 100": (read_cifar_pickle, pickled(fine_labels=[100, *FINE[1:]]), "from 3 to 100, .* 0 to 99"),
-    "pickle: label -1": (read_cifar_pickle, pickled(fine_labels=NEGATIVE), "from -1 to 99"),
-    "pickle: label 2¹⁰⁰": (read_cifar_pickle, pickled(fine_labels=[2**100] * 6), "0 to 99"),
-    "pickle: label 10 of CIFAR-10": (read_cifar_pickle, pickled(fine_labels=None, labels=[10] * 6), "0 to 9;"),
-    "pickle: array of objects": (read_cifar_pickle, pickled(data=np.array([[{}]])), "not of numbers"),
-    "pickle: array of text": (read_cifar_pickle, pickled(data=np.array(["a"])), "not of numbers"),
-    "pickle: shape too large": (read_cifar_pickle, pickled_by_python_2(PIXELS).replace(
+    "pickle: empty": (of_hundred, b"", "not a readable pickle"),
+    "pickle: text": (of_hundred, b"<html>not found</html>", "not a readable pickle"),
+    "pickle: cut short": (of_hundred, GOOD_PICKLE[:-100], "not a readable pickle"),
+    "pickle: cut short, protocol 5": (of_hundred, pickled(5)[:-10], "not a readable pickle"),
+    "pickle: a list": (of_hundred, pickle.dumps([1, 2]), "no dictionary"),
+    "pickle: number as key": (of_hundred, pickle.dumps({1: 2}), "no dictionary"),
+    "pickle: no data": (of_hundred, pickled(data=None), "no 'data'"),
+    "pickle: data in a list": (of_hundred, pickled(data=PIXELS.tolist()), "no 'data'"),
+    "pickle: records too short": (of_hundred, pickled(data=PIXELS[:, 1:]), "no 'data'"),
+    "pickle: floats": (of_hundred, pickled(data=PIXELS.astype("f4")), "no 'data'"),
+    "pickle: no images": (of_hundred, pickled(data=PIXELS[:0], fine_labels=[]), "no images"),
+    "pickle: no labels": (of_ten, pickled(fine_labels=None), "no list 'labels'"),
+    "pickle: a label too few": (of_hundred, pickled(fine_labels=FINE[1:]), "no list 'fine_labels' of 6"),
+    "pickle: labels as text": (of_hundred, pickled(fine_labels=list("abcdef")), "whole numbers"),
+    "pickle: labels as floats": (of_hundred, pickled(fine_labels=[0.5] * 6), "whole numbers"),
+    "pickle: label 100": (of_hundred, pickled(fine_labels=[100, *FINE[1:]]), "from 3 to 100, .* 0 to 99"),
+    "pickle: label -1": (of_hundred, pickled(fine_labels=NEGATIVE), "from -1 to 99"),
+    "pickle: label 2¹⁰⁰": (of_hundred, pickled(fine_labels=[2**100] * 6), "0 to 99"),
+    "pickle: label 10 of CIFAR-10": (of_ten, pickled(fine_labels=None, labels=[10] * 6), "0 to 9;"),
+    "pickle: array of objects": (of_hundred, pickled(data=np.array([[{}]])), "not of numbers"),
+    "pickle: array of text": (of_hundred, pickled(data=np.array(["a"])), "not of numbers"),
+    "pickle: shape too large": (of_hundred, pickled_by_python_2(PIXELS).replace(
         b"J" + struct.pack("<i", 6), b"J" + struct.pack("<i", 7), 1), "not a readable pickle"),
     "pickle: CIFAR-100 for CIFAR-10": (of_ten, GOOD_PICKLE, "no list 'labels' of 6"),
     "pickle: CIFAR-10 for CIFAR-100": (of_hundred, pickled(fine_labels=None, labels=[1] * 6), "no list 'fine_labels'"),
@@ -391,13 +403,8 @@ def test_bad_mat(put, case):
 def test_mat_that_asks_for_4_gigabytes(put):
     tag = struct.pack("<II", 2, DIGITS.size)
     path = put(HEADER + mat_variable("X", DIGITS).replace(tag, struct.pack("<II", 2, 2**32 - 8)))
-    tracemalloc.start()
-    try:
-        with pytest.raises(BadData, match="damaged MATLAB file"):
-            read_svhn(path)
-        assert tracemalloc.get_traced_memory()[1] < 5e6
-    finally:
-        tracemalloc.stop()
+    with little_memory(5e6), pytest.raises(BadData, match="damaged MATLAB file"):
+        read_svhn(path)
 
 
 def test_mat_bomb_is_inflated_no_further_than_needed(put):
@@ -405,13 +412,8 @@ def test_mat_bomb_is_inflated_no_further_than_needed(put):
     bomb = HEADER + deflated(huge)
     assert len(bomb) < 150_000
     path = put(bomb)
-    tracemalloc.start()
-    try:
-        with pytest.raises(BadData, match="damaged MATLAB file"):
-            read_svhn(path)
-        assert tracemalloc.get_traced_memory()[1] < 5e6
-    finally:
-        tracemalloc.stop()
+    with little_memory(5e6), pytest.raises(BadData, match="damaged MATLAB file"):
+        read_svhn(path)
 
 
 IMAGES, TEN = np.zeros((10, 28, 28), np.uint8), np.arange(10, dtype=np.uint8)
@@ -446,16 +448,11 @@ def test_pair_without_one_of_its_files(tmp_path):
 
 def test_gzip_bomb_is_inflated_no_further_than_its_header_says(put):
     path = put(gzip.compress(idx(PIXELS) + bytes(50_000_000)))
-    tracemalloc.start()
-    try:
-        with pytest.raises(BadData, match="at least 18445 bytes instead of 18444"):
-            read_idx(path)
-        assert tracemalloc.get_traced_memory()[1] < 5e6
-    finally:
-        tracemalloc.stop()
+    with little_memory(5e6), pytest.raises(BadData, match="at least 18445 bytes instead of 18444"):
+        read_idx(path)
 
 
-@pytest.mark.parametrize("read", [lambda path: read_cifar_binary(path, 1), read_cifar_pickle, read_idx, read_svhn])
+@pytest.mark.parametrize("read", [lambda path: read_cifar_binary(path, 1), of_hundred, read_idx, read_svhn])
 def test_file_beyond_all_bounds_and_pipe(tmp_path, read):
     huge, pipe = tmp_path / "huge", tmp_path / "pipe"
     with huge.open("wb") as file:
@@ -467,7 +464,7 @@ def test_file_beyond_all_bounds_and_pipe(tmp_path, read):
         one_line(caught.value, path)
 
 
-@pytest.mark.parametrize("read", [lambda path: read_cifar_binary(path, 1), read_cifar_pickle, read_idx, read_svhn])
+@pytest.mark.parametrize("read", [lambda path: read_cifar_binary(path, 1), of_hundred, read_idx, read_svhn])
 def test_missing_file_and_folder(tmp_path, read):
     with pytest.raises(MissingFile, match="no such file") as caught:
         read(tmp_path / "absent")
@@ -494,7 +491,7 @@ def test_pickle_that_calls_something(put, tmp_path, protocol):
     content = pickled(protocol, filenames=Touch(mark))
     path = put(content)
     with pytest.raises(BadData, match=r"refused, for the pickle asks for 'posix\.system'") as caught:
-        read_cifar_pickle(path)
+        of_hundred(path)
     one_line(caught.value, path)
     assert not mark.exists()
     pickle.loads(content)
@@ -542,17 +539,20 @@ def test_pickle_that_misuses_what_is_admitted(put, content):
 
 def test_pickle_that_asks_for_a_large_memo(put):
     path = put(b"\x80\x02}r" + struct.pack("<I", 2**24) + b".")  # the unpickler in C would take 268 MB
-    tracemalloc.start()
-    try:
+    with little_memory(10e6):
         assert read_pickle(path) == {}
-        assert tracemalloc.get_traced_memory()[1] < 10e6
-    finally:
-        tracemalloc.stop()
+
+
+def test_pickle_that_asks_for_a_large_array(put):
+    path = put(b"\x80\x05\x96" + struct.pack("<Q", 10**8) + b".")  # twelve bytes; Python's reader would take 100 MB
+    with little_memory(5e6), pytest.raises(BadData, match="not a readable pickle") as caught:
+        read_pickle(path)
+    one_line(caught.value, path)
 
 
 SMALL = {
-    "pickle": (read_cifar_pickle, pickled_by_python_2(PIXELS[:1], [7])),
-    "pickle, protocol 5": (read_cifar_pickle, pickled(5, data=PIXELS[:1], fine_labels=[7])),
+    "pickle": (of_hundred, pickled_by_python_2(PIXELS[:1], [7])),
+    "pickle, protocol 5": (of_hundred, pickled(5, data=PIXELS[:1], fine_labels=[7])),
     "binary": (lambda path: read_cifar_binary(path, 1), binary([3], [7], pixels=PIXELS[:1])),
     "idx": (read_idx, idx(PIXELS[:2, :5])),
     "gzip": (read_idx, gzip.compress(idx(PIXELS[:2, :5]), mtime=0)),

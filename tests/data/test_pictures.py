@@ -4,6 +4,7 @@ import struct
 import threading
 import warnings
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from PIL import Image
 
 from perdure.data import pictures
-from perdure.data.pictures import list_pictures, read_picture, read_pictures, scale_images
+from perdure.data.pictures import list_pictures, read_pictures, scale_images
 from perdure.errors import BadData, MissingFile, WrongValue
 
 CHANCE = np.random.RandomState(0)
@@ -22,6 +23,11 @@ LOSSLESS = {
     "a.TIFF": {"compression": "tiff_lzw"},
     "a.webp": {"lossless": True},
 }
+
+
+def read_picture(path, size=None, channels=3):
+    images, _, _ = read_pictures([path], size, channels)
+    return images[0]
 
 
 def png_bomb(width: int, height: int) -> bytes:
@@ -210,12 +216,11 @@ def test_scaled_by_the_short_side_and_cut_in_the_middle(tmp_path):
     assert read_picture(tmp_path / "a.png", size=50).shape == (3, 50, 50)
 
 
-def test_scaled_by_lanczos_unless_asked_otherwise(tmp_path):
+def test_scaled_by_lanczos(tmp_path):
     gray = Image.fromarray(PIXELS[:, :20, 0].copy())
     gray.save(tmp_path / "a.png")
-    for filters, ask in ((Image.Resampling.LANCZOS, {}), (Image.Resampling.BOX, {"resample": Image.Resampling.BOX})):
-        found = read_picture(tmp_path / "a.png", 32, 1, **ask)
-        assert np.array_equal(found[0], np.asarray(gray.resize((32, 32), filters)))
+    found = read_picture(tmp_path / "a.png", 32, 1)
+    assert np.array_equal(found[0], np.asarray(gray.resize((32, 32), Image.Resampling.LANCZOS)))
     assert np.array_equal(read_picture(tmp_path / "a.png", 20, 1)[0], np.asarray(gray))  # of that size: untouched
 
 
@@ -230,9 +235,7 @@ def test_large_jpeg_is_scaled_well(tmp_path):
 @pytest.mark.parametrize(
     ("asked", "says"), [({"channels": 2}, "channels=2 .* use 1"), ({"size": 0}, "size=0 .* use 1")]
 )
-def test_asked_wrongly(tmp_path, asked, says):
-    with pytest.raises(WrongValue, match=says):
-        read_picture(tmp_path / "a.png", **asked)
+def test_asked_wrongly(asked, says):
     with pytest.raises(WrongValue, match=says):
         read_pictures([], **({"size": 8, "channels": 3} | asked))
 
@@ -305,7 +308,6 @@ def test_name_with_a_line_break(tmp_path):
 def test_filters_of_warnings_are_put_back(tmp_path):
     COLOR.save(tmp_path / "a.png")
     before = warnings.filters[:]
-    read_picture(tmp_path / "a.png")
     read_pictures([tmp_path / "a.png"], 8, 3)
     assert warnings.filters == before
 
@@ -324,29 +326,26 @@ def forty(tmp_path):
 
 @pytest.mark.parametrize("size", [None, 4])
 def test_many_in_their_order(forty, size):
-    seen = []
-    images, rows, unreadable = read_pictures(forty[::-1], size, 1, progress=lambda *done: seen.append(done))
+    images, rows, unreadable = read_pictures(forty[::-1], size, 1)
     assert images.dtype == np.uint8
     assert images.shape == ((40, 1, 4, 4) if size else (40, 1, 5, 6))
     assert images[:, 0, 2, 2].tolist() == list(range(39, -1, -1))
     assert (images == images[:, :1, :1, :1]).all()
     assert (rows, unreadable) == (list(range(40)), [])
-    assert seen[-1] == (40, 40)
-    assert seen == sorted(set(seen))
-    assert len(seen) > 1
 
 
-def test_progress_comes_from_the_calling_thread_and_may_stop_all(forty, monkeypatch):
-    caller, threads, decoded = threading.current_thread(), threading.active_count(), []
+def test_ctrl_c_does_not_wait_for_all_that_is_left(forty, monkeypatch):
+    class Interrupted(ThreadPoolExecutor):
+        def map(self, *asked):
+            yield next(super().map(*asked))
+            raise KeyboardInterrupt
 
-    def stop(*_: int) -> None:
-        assert threading.current_thread() is caller
-        raise KeyboardInterrupt
-
+    threads, decoded = threading.active_count(), []
     decode = pictures._decode
+    monkeypatch.setattr(pictures, "ThreadPoolExecutor", Interrupted)
     monkeypatch.setattr(pictures, "_decode", lambda path, *asked: decoded.append(path) or decode(path, *asked))
     with pytest.raises(KeyboardInterrupt):
-        read_pictures(forty * 100, 4, 1, progress=stop)
+        read_pictures(forty * 100, 4, 1)
     assert threading.active_count() == threads
     assert 0 < len(decoded) < 2000  # of 4000
 
