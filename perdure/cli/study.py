@@ -290,7 +290,8 @@ def _report(asked: "Study", outcomes: Sequence[Outcome], places: Places, scale: 
     runs = [{**(outcome.record or {}), **outcome.planned.spec.plain()} for outcome in outcomes]
     found = groups(runs)
     compared = _compared(found, asked.against)
-    mixed = _mixed([outcome.record for outcome in outcomes if outcome.record])
+    records = [outcome.record for outcome in outcomes if outcome.record]
+    remarks = [*_data(records), *_mixed(records)]
     computed = sum(outcome.computed for outcome in outcomes)
     if as_json:
         content = {
@@ -308,7 +309,7 @@ def _report(asked: "Study", outcomes: Sequence[Outcome], places: Places, scale: 
                 | {name: None if value is None else asdict(value) for name, value in figures.items()}
                 for group, other, figures in compared
             ],
-            "notes": mixed,
+            "notes": remarks,
         }
         print(json.dumps(content, ensure_ascii=False))
         return
@@ -316,8 +317,8 @@ def _report(asked: "Study", outcomes: Sequence[Outcome], places: Places, scale: 
     if compared:
         screen.print()
         screen.print(differences(compared))
-    for text in mixed:
-        screen.print(text, soft_wrap=True)
+    for text in remarks:
+        screen.print(text, markup=False, soft_wrap=True)
     failed = [outcome for outcome in outcomes if outcome.state != "done"]
     if failed:
         text = f"{len(failed)} of {len(outcomes)} runs are not done; the same command tries them again:"
@@ -352,6 +353,17 @@ def _compared(found: Sequence[Group], against: str | None) -> list[Difference]:
 
 def _scaled(scale: float) -> str:
     return "" if scale == 1 else f"; epochs × {scale:g}: not the plan's figures"
+
+
+def _data(records: Sequence[dict[str, Any]]) -> list[str]:
+    """What was learned from, in a line for each benchmark, or more where its runs did not all see the same."""
+    told = []
+    for record in records:
+        notes = {name: text for name, text in record["data"].items() if name not in ("fingerprint", "source", "tasks")}
+        whole = notes.pop("completeness", "")
+        said = [text for text in (whole, *(f"{name}: {text}" for name, text in notes.items())) if text]
+        told.append(f"data of {record['benchmark']}: {'; '.join(said)}")
+    return list(dict.fromkeys(told))
 
 
 def _mixed(records: Sequence[dict[str, Any]]) -> list[str]:

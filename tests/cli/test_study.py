@@ -47,7 +47,8 @@ def pretend(file: Path, out: Path, figures: dict[str, list[float]], **more: Any)
         if len(figures[one.method]) < one.seed:
             continue
         record = {**one.plain(), "acc": figures[one.method][one.seed - 1], "bwt": -1.0, "threads": 1, "device": "cpu"}
-        record |= {"versions": {"torch": "2", "perdure": "0"}, "seconds": 1.0, **more}
+        record |= {"versions": {"torch": "2", "perdure": "0"}, "seconds": 1.0, "data": {"completeness": "complete"}}
+        record |= more
         finish(run_directory(out, one.shelf, one.method, one.digest()), record, [])
 
 
@@ -100,6 +101,7 @@ def test_done_once_compared_and_not_done_again(tmp_path: Path) -> None:
         ("ewc", 1, "failed"),
     ]
     assert found["computed"] == 4
+    assert found["notes"] == ["data of synthetic: complete"]
     assert "lower the learning rate" in found["runs"][4]["error"]
     (kept,) = tmp_path.rglob("failed.json")
     assert "lower the learning rate" in json.loads(kept.read_text())["error"]
@@ -213,6 +215,16 @@ def test_scaled_runs_are_others_and_the_table_says_so(tmp_path: Path) -> None:
     assert told.exit_code == 0, told.output
     assert "epochs × 0.1: not the plan's figures" in re.sub(r"\s+", " ", told.stdout)
     assert "70.00 ± 10.00" in told.stdout
+
+
+def test_tables_say_what_was_learned_from(tmp_path: Path) -> None:
+    file, out = tmp_path / "mine.toml", tmp_path / "runs"
+    file.write_text(GRID)
+    pretend(file, out, {"finetune": [70, 60, 80], "gpm": []})
+    slip = {"completeness": "complete", "fashion-mnist": "legacy: MNIST", "source": "files", "fingerprint": "abc"}
+    pretend(file, out, {"finetune": [], "gpm": [70, 60, 80]}, data=slip)
+    told = here(str(file), "--out", str(out)).stdout
+    assert "data of synthetic: complete\ndata of synthetic: complete; fashion-mnist: legacy: MNIST\n" in told
 
 
 def test_runs_that_are_not_alike_get_a_caution(tmp_path: Path) -> None:
