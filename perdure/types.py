@@ -46,9 +46,12 @@ class Split:
 
     def take(self, rows: Tensor | slice) -> tuple[Tensor, Tensor]:
         """Normalized images and labels of some rows."""
-        pixels = self.x[rows] if isinstance(rows, slice) else self.x.index_select(0, rows)  # ten times as fast
-        pixels = pixels.float().div_(255) if pixels.dtype == torch.uint8 else pixels
-        return self.normalize(pixels), self.y[rows]
+        return self.normalize(self.pixels(rows)), self.y[rows]
+
+    def pixels(self, rows: Tensor | slice) -> Tensor:
+        """Images of some rows as floats in [0, 1]."""
+        found = self.x[rows] if isinstance(rows, slice) else self.x.index_select(0, rows)  # ten times as fast
+        return found.float().div_(255) if found.dtype == torch.uint8 else found
 
     def normalize(self, pixels: Tensor) -> Tensor:
         return (pixels - self._channel(self.mean, pixels)) / self.scale(pixels)
@@ -62,14 +65,19 @@ class Split:
         return torch.tensor(values, dtype=like.dtype, device=like.device).view(1, -1, 1, 1)
 
     def batches(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """All samples, in the same batches every time, so that the same weights always give the same accuracy.
+        """All samples, normalized, in the same batches every time, so that the same weights always give the same
+        accuracy."""
+        for rows in self.pieces(size):
+            yield self.take(rows)
+
+    def pieces(self, size: int, images: int | None = None) -> list[Tensor]:
+        """The rows of each of those batches, of all images or of the first so many.
 
         They are shuffled once for all: files sorted by class would make batches of one class, whose statistics are
         worth nothing.
         """
-        order = torch.randperm(len(self), generator=torch.Generator().manual_seed(0)).to(self.y.device)
-        for piece in cut(len(self), size):
-            yield self.take(order[piece])
+        order = torch.randperm(len(self), generator=torch.Generator().manual_seed(0))[:images].to(self.y.device)
+        return [order[piece] for piece in cut(len(order), size)]
 
     def to(self, device: torch.device | str) -> "Split":
         return replace(self, x=self.x.to(device), y=self.y.to(device))

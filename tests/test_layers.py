@@ -20,7 +20,7 @@ ALLOWED = {
     "data": PLAIN | {"ops"},
     "methods": PLAIN | {"ops", "nets"},
     "train": PLAIN | {"ops", "methods"},
-    "probes": PLAIN | {"ops", "methods", "train"},
+    "probes": PLAIN | {"ops", "nets", "methods", "train"},
     "lab": PLAIN | {"registry", "ops", "nets", "data", "methods", "train", "probes"},
     "report": {"errors"},
     "cli": PLAIN | {"registry", "data", "lab", "report"},

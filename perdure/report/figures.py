@@ -1,20 +1,36 @@
 """Pictures of records (needs `pip install perdure[report]`)."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from io import BytesIO
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from perdure.errors import PerdureError
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-def accuracy_matrix(record: Mapping[str, Any]) -> bytes:
-    """The accuracy matrix as a PNG: row after lesson t, column task i, each cell with its figure."""
+
+def png(draw: "Callable[[Figure], None]") -> bytes:
+    """What is drawn on an empty figure, as a PNG."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise PerdureError("pictures need matplotlib: pip install 'perdure[report]'") from None
+    figure = Figure(layout="constrained")
+    draw(figure)
+    buffer = BytesIO()
+    figure.savefig(buffer, format="png", dpi=150)
+    return buffer.getvalue()
+
+
+def accuracy_matrix(record: Mapping[str, Any]) -> bytes:
+    """The accuracy matrix: row after lesson t, column task i, each cell with its figure."""
+    return png(lambda figure: _draw_matrix(figure, record))
+
+
+def _draw_matrix(figure: "Figure", record: Mapping[str, Any]) -> None:
     rows, names = record["accuracy_matrix"], record["task_names"]
-    figure = Figure(figsize=(1.5 + 0.75 * len(names), 1.4 + 0.55 * len(rows)), layout="constrained")
+    figure.set_size_inches(1.5 + 0.75 * len(names), 1.4 + 0.55 * len(rows))
     axes = figure.subplots()
     square = [[*row, *[float("nan")] * (len(names) - len(row))] for row in rows]
     image = axes.imshow(
@@ -37,9 +53,6 @@ def accuracy_matrix(record: Mapping[str, Any]) -> bytes:
     axes.tick_params(length=0)
     figure.suptitle(_headline(record), fontsize=10)
     image.set_rasterized(True)
-    buffer = BytesIO()
-    figure.savefig(buffer, format="png", dpi=150)
-    return buffer.getvalue()
 
 
 def _headline(record: Mapping[str, Any]) -> str:

@@ -1,0 +1,47 @@
+"""What probes found, as tables and pictures: one room for each, named after the room in `perdure/probes`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+    from matplotlib.figure import Figure
+    from rich.table import Table
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a probe found of one run."""
+
+    label: str  # such as "rcl, seed 1": the runs of a comparison are told apart by it
+    values: Mapping[str, Any]  # of the probe
+    figures: Mapping[str, Any]
+    arrays: "Mapping[str, np.ndarray[Any, Any]]"
+    headline: Mapping[str, float] = field(default_factory=dict)
+
+
+class Room(Protocol):
+    """What a module of this folder has."""
+
+    def tables(self, results: Sequence[Result]) -> "Sequence[Table | str]":
+        """For the terminal; texts are single lines that say how to read them. One result or several to compare."""
+
+    def draw(self, figure: "Figure", results: Sequence[Result]) -> None:
+        """On an empty matplotlib figure, whose size it may set. Readable in grey."""
+
+
+ROOMS = {
+    **dict.fromkeys(("fgsm", "pgd", "apgd", "square", "noise"), "robustness"),
+    **dict.fromkeys(("flatness", "curvature"), "flatness"),
+    **dict.fromkeys(("landscape", "plane"), "landscape"),
+    **{name: name for name in ("masking", "transfer", "corruption", "outliers", "geometry", "capacity", "calibration")},
+    "over-time": "over_time",
+}
+
+
+def room(probe: str) -> Room | None:
+    """Where a probe's tables and pictures are made; None for one from another package, which has a headline only."""
+    name = ROOMS.get(probe)
+    return None if name is None else import_module(f"{__name__}.{name}")

@@ -1,0 +1,41 @@
+"""A method that has learned three small tasks, for all probes."""
+
+from copy import deepcopy
+
+import pytest
+
+from perdure.data.synthetic import synthetic
+from perdure.methods.finetune import FineTune
+from perdure.methods.method import Method
+from perdure.nets.alexnet import SlimAlexNet
+from perdure.nets.network import Network
+from perdure.probes.probe import Subject
+from perdure.seeding import chance
+from perdure.train.learn import learn
+from perdure.train.plan import Plan
+from perdure.train.watch import Learned, Watch
+
+
+class Kept(Watch):
+    def __init__(self) -> None:
+        self.stages: list[Method] = []
+
+    def lesson_over(self, method: Method, learned: Learned) -> None:  # noqa: ARG002
+        self.stages.append(deepcopy(method))
+
+
+@pytest.fixture(scope="session")
+def learned_subject() -> Subject:
+    stream = synthetic(seed=1, tasks=3)
+    with chance(1, "network"):
+        method = FineTune(Network(SlimAlexNet(stream.shape)))
+    kept = Kept()
+    learned = learn(method, stream, Plan(rate=0.02, epochs=3, batch=16, schedule="linear", keep="last"), 1, kept)
+    return Subject(method, learned.tasks, "finetune, seed 1", kept.stages, stream.tasks)
+
+
+@pytest.fixture
+def subject(learned_subject: Subject) -> Subject:
+    """With a meter of its own, which has counted nothing yet."""
+    s = learned_subject
+    return Subject(s.method, s.tasks, s.name, s.stages, s.clean)
