@@ -12,10 +12,11 @@ from rich.console import Console
 from rich.table import Table
 
 from perdure.data.embedded import six
-from perdure.lab.run import build
+from perdure.lab.opening import build
 from perdure.lab.spec import spec
 from perdure.ops.scores import backward_transfer
-from perdure.probes.robustness import fgsm_accuracy
+from perdure.probes.probe import Subject
+from perdure.probes.robustness import FGSM
 from perdure.train.learn import learn
 from perdure.types import Stream
 
@@ -62,7 +63,7 @@ def main() -> None:
             stream = validation_only(seed, given.valid_share)
             learner = build(wanted, stream)
             learned = learn(learner, stream, wanted.plan, seed)
-            attacked = fgsm_accuracy(learner, learned.tasks, (4 / 255,))["acc"][0]
+            attacked = FGSM(strengths=(4 / 255,)).measure(Subject(learner, learned.tasks)).figures["acc"][0]
             acc = sum(learned.matrix[-1]) / len(learned.matrix[-1])
             scores.append((acc, backward_transfer(learned.matrix), attacked))
         table.add_row(name, *map(spread, zip(*scores, strict=True)))

@@ -1,4 +1,4 @@
-"""Losses, mixing, noise, algebra, scores and attacks: properties that hold for any input."""
+"""Losses, mixing, noise, algebra and scores: properties that hold for any input."""
 
 import math
 
@@ -6,8 +6,6 @@ import pytest
 import torch
 
 from perdure.ops import algebra, losses, scores
-from perdure.ops.attacks import fgsm
-from perdure.ops.landscape import layer_normalized, worst_case_flatness
 from perdure.ops.mixing import Mixing, draw_mixing, mix, shift
 from perdure.ops.noise import spread_weights
 from perdure.ops.outliers import excess_loss, logit_gradient, weight_gradient
@@ -110,13 +108,6 @@ def test_scores_of_one_lesson_and_of_a_single_row() -> None:
     assert scores.learning_accuracy(joint) is None
 
 
-def test_fgsm_goes_uphill_by_the_step_and_stays_within_bounds() -> None:
-    x = torch.tensor([[0.5, 0.99, 0.01]])
-    slope = torch.tensor([[1.0, 2.0, -3.0]])
-    attacked = fgsm(lambda moved: (moved * slope).sum(), x, 0.02, 0.0, 1.0)
-    torch.testing.assert_close(attacked, torch.tensor([[0.52, 1.0, 0.0]]))
-
-
 def test_excess_loss_is_the_first_order_growth() -> None:
     x = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
     y = torch.tensor([0, 1, 2, 0])
@@ -134,23 +125,6 @@ def test_weight_gradient_of_a_layer_by_the_chain_rule() -> None:
     r = torch.tanh(x @ w.T)
     (expected,) = torch.autograd.grad(losses.cross_entropy(r, y), w)
     torch.testing.assert_close(weight_gradient(logit_gradient(r, y), 1 - r.square(), x), expected)
-
-
-def test_flatness_does_not_change_when_a_layer_is_rescaled() -> None:
-    torch.manual_seed(0)
-    x, y = torch.randn(16, 6, dtype=torch.float64), torch.randint(0, 4, (16,))
-    w = {"one": torch.randn(8, 6, dtype=torch.float64), "two": torch.randn(4, 8, dtype=torch.float64)}
-
-    def loss(weights: dict[str, torch.Tensor]) -> torch.Tensor:
-        return losses.cross_entropy(torch.relu(x @ weights["one"].T) @ weights["two"].T, y)
-
-    flat = worst_case_flatness(loss, w)
-    assert float(flat) > 0
-    rescaled = {"one": 3 * w["one"], "two": w["two"] / 3}
-    torch.testing.assert_close(worst_case_flatness(loss, rescaled), flat)
-    normalized = layer_normalized({"one": torch.ones(8, 6, dtype=torch.float64), "bias": torch.ones(3)}, w)
-    assert list(normalized) == ["one"]
-    torch.testing.assert_close(normalized["one"].norm(), w["one"].norm())
 
 
 def test_clip_shortens_what_is_too_long_and_nothing_else() -> None:
