@@ -1,0 +1,71 @@
+import json
+
+import pytest
+import torch
+from matplotlib.figure import Figure
+from rich.console import Console
+
+from perdure.probes.calibration import Calibration
+from perdure.probes.probe import Measured, Subject
+from perdure.report.probes import Result, calibration
+from perdure.train.evaluate import evaluate
+
+
+@pytest.fixture
+def measured(subject: Subject) -> Measured:
+    return Calibration().measure(subject)
+
+
+def test_work_is_what_is_counted(subject: Subject) -> None:
+    probe = Calibration(bins=4)
+    found = probe.measure(subject)
+    assert probe.work(subject) == subject.meter.done
+    assert found.arrays["count"].shape == (4, 4)  # three tasks and all together, four bins
+    json.dumps(found.figures, allow_nan=False)
+
+
+def test_accuracy_and_likelihood_are_those_of_the_record(subject: Subject, measured: Measured) -> None:
+    for number, of_task in enumerate(measured.figures["tasks"]):
+        score = evaluate(subject.method, subject.tasks[number].test, number)
+        assert of_task["accuracy"] == score.accuracy
+        assert of_task["nll"] == pytest.approx(score.loss, rel=1e-5)
+
+
+def test_together_counts_every_image_once(measured: Measured) -> None:
+    tasks, together = measured.figures["tasks"], measured.figures["together"]
+    for name in ("nll", "brier", "accuracy", "confidence", "overconfidence"):  # tasks have equally many images
+        assert together[name] == pytest.approx(sum(task[name] for task in tasks) / 3)
+    count = measured.arrays["count"]
+    torch.testing.assert_close(count[-1], count[:-1].sum(0))
+    assert int(count[-1].sum()) == together["images"] == 180
+
+
+def test_error_follows_from_the_bins(measured: Measured) -> None:
+    count, confidence, accuracy, interval = (
+        measured.arrays[name] for name in ("count", "confidence", "accuracy", "interval")
+    )
+    errors = (count * (confidence - accuracy).abs()).sum(1) / count.sum(1)
+    found = [task["ece"] for task in measured.figures["tasks"]] + [measured.headline["ECE"]]
+    assert errors.tolist() == pytest.approx(found)
+    assert abs(measured.figures["together"]["overconfidence"]) <= measured.headline["ECE"] + 1e-9
+    some = count > 0
+    assert bool((interval[..., 0] <= accuracy + 1e-9)[some].all())
+    assert bool((interval[..., 1] >= accuracy - 1e-9)[some].all())
+    assert float(confidence[~some].abs().sum() + accuracy[~some].abs().sum()) == 0
+
+
+def test_tables_fit_and_pictures_are_drawn(measured: Measured) -> None:
+    arrays = {name: array.numpy() for name, array in measured.arrays.items()}
+    results = [Result(f"{name}, seed 1", {}, measured.figures, arrays) for name in ("finetune", "gpm", "rcl")]
+    for some in (results[:1], results):
+        console = Console(width=100)
+        with console.capture() as printed:
+            for part in calibration.tables(some):
+                console.print(part)
+        assert max(map(len, printed.get().splitlines())) <= 100
+        assert "…" not in printed.get().replace("0 … 2", "")
+        figure = Figure()
+        calibration.draw(figure, some)
+        above, _ = figure.axes
+        labels = [text.get_text() for text in above.get_legend().get_texts()]
+        assert labels == [f"{one.label}: ECE {measured.headline['ECE']:.1f} %" for one in some]
