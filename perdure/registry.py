@@ -94,5 +94,29 @@ benchmarks = Registry(
 
 probes = Registry(
     "probe",
-    {"fgsm": Entry("perdure.probes.robustness:fgsm_accuracy", "accuracy under one-step attacks in pixels")},
+    {
+        "fgsm": Entry("perdure.probes.robustness:FGSM", "accuracy under one-step attacks"),
+        "pgd": Entry("perdure.probes.robustness:PGD", "accuracy under attacks of many steps"),
+        "apgd": Entry(
+            "perdure.probes.robustness:APGD", "accuracy under attacks that choose their steps, by two losses"
+        ),
+        "square": Entry("perdure.probes.robustness:Square", "accuracy under a black-box attack by random squares"),
+        "noise": Entry("perdure.probes.robustness:Noise", "accuracy under random noise of an attack's size"),
+        "masking": Entry("perdure.probes.masking:Masking", "is the robustness real, or are gradients masked?"),
+        "transfer": Entry("perdure.probes.transfer:Transfer", "attacks made on one run and tried on others"),
+        "over-time": Entry("perdure.probes.over_time:OverTime", "robust accuracy of each task after each lesson"),
+        "corruption": Entry("perdure.probes.corruption:Corruption", "accuracy on noisy, blurred, foggy … images"),
+        "outliers": Entry("perdure.probes.outliers:Outliers", "what outliers do to losses and gradients (Eqs. 2–4)"),
+        "flatness": Entry(
+            "perdure.probes.flatness:Flatness", "how far the loss can rise near the weights (Eq. 5), and SAM's"
+        ),
+        "curvature": Entry("perdure.probes.flatness:Curvature", "largest eigenvalue and trace of the loss's Hessian"),
+        "landscape": Entry("perdure.probes.landscape:Landscape", "the loss along random directions of the weights"),
+        "plane": Entry("perdure.probes.landscape:Plane", "the loss in a random plane of the weights"),
+        "geometry": Entry(
+            "perdure.probes.geometry:Geometry", "how features lie on the sphere: spread, aligned, overlapping"
+        ),
+        "capacity": Entry("perdure.probes.capacity:Capacity", "how full each layer is, and how many more tasks fit"),
+        "calibration": Entry("perdure.probes.calibration:Calibration", "whether confidence is worth what it says"),
+    },
 )

@@ -81,7 +81,7 @@ def checked(kind: str, thing: Callable[..., Any], given: Mapping[str, Any]) -> d
     fields: dict[str, Any] = {name: (known[name].type, ...) for name in given}
     form = create_model("Values", __config__=ConfigDict(extra="forbid", allow_inf_nan=False), **fields)
     try:
-        return dict(form(**{name: _plain(value) for name, value in given.items()}))
+        return dict(form(**{name: _several(_plain(value), known[name].type) for name, value in given.items()}))
     except ValidationError as error:
         wrong = error.errors()[0]
         name = str(wrong["loc"][0])
@@ -119,4 +119,16 @@ def _plain(value: Any) -> Any:
         return value
     if value.lower() == "none":
         return None
-    return [part.strip() for part in value.split(",")] if "," in value else value
+    return [_number(part.strip()) for part in value.split(",")] if "," in value else _number(value)
+
+
+def _number(text: str) -> str | float:
+    """A fraction as a number, since strengths of attacks are given in 255ths; any other text as it is."""
+    found = re.fullmatch(r"([0-9.]+)/([0-9]*[1-9][0-9]*)", text)
+    return float(found[1]) / int(found[2]) if found else text
+
+
+def _several(value: Any, kind: Any) -> Any:
+    """A single one where several may be given."""
+    alone = value is not None and not isinstance(value, list | tuple)
+    return [value] if alone and any(get_origin(part) is tuple for part in (kind, *get_args(kind))) else value

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ParamSpec
 
 import typer
 
-from perdure.cli import data, runs, search, study
+from perdure.cli import data, probe, runs, search, study
 from perdure.cli.guard import (
     AsJson,
     BenchmarkName,
@@ -34,6 +34,7 @@ app.add_typer(data.app, name="data")
 runs.join(app)
 study.join(app)
 search.join(app)
+probe.join(app)
 
 Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random.")]
 
@@ -73,12 +74,14 @@ def ls(
 def show(
     name: Annotated[
         str,
-        typer.Argument(metavar="METHOD|BENCHMARK|RUN", help="A method, a benchmark, or a run by path or hash."),
+        typer.Argument(
+            metavar="METHOD|BENCHMARK|PROBE|RUN", help="A method, a benchmark, a probe, or a run by path or hash."
+        ),
     ],
     out: runs.Out = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """Show a method (values, symbols, presets), a benchmark (its settings) or a run (its figures, what it held)."""
+    """Show a method (values, symbols, presets), a benchmark or a probe (what can be set), or a run (its figures)."""
     from perdure.cli.show import described
 
     content, headline, parts = described(name, out)
@@ -106,7 +109,15 @@ def run(
     settings: Settings = [],  # noqa: B006
     tasks: Tasks = None,
     network: NetworkName = None,
-    probe: Annotated[list[str], typer.Option(help="Also measure, e.g. fgsm.")] = [],  # noqa: B006
+    probe: Annotated[list[str], typer.Option(help="Also measure, e.g. fgsm; see `perdure ls probes`.")] = [],  # noqa: B006
+    stages: Annotated[bool, typer.Option("--stages", help="Keep the model as it was after each task.")] = False,
+    outliers: Annotated[
+        str,
+        typer.Option(
+            metavar="KIND:RATE[@TASKS]",
+            help="Spoil training images, e.g. labels:0.2 or foreign:0.1@2-4; labels, corrupted, adversarial, foreign.",
+        ),
+    ] = "",
     without: Annotated[
         list[str],
         typer.Option(help="What will not be there in use: stored-data, task-identity; warns if it is needed."),
@@ -131,9 +142,10 @@ def run(
         values=assignments(wishes),
         plan=assignments(plan),
         settings=assignments(settings),
+        outliers=outliers,
     )
     places = {"out": out, "root": root, "device": device}
-    record = _watched(wanted, **places, probes=probe, without=without, trackers=watch, every=every)
+    record = _watched(wanted, **places, probes=probe, stages=stages, without=without, trackers=watch, every=every)
     if as_json:
         print(json.dumps(record, ensure_ascii=False))
         return
@@ -190,13 +202,14 @@ def demo(
 
 def _watched(wanted: Any, **places: Any) -> dict[str, Any]:
     """A run with its progress on standard error."""
-    from perdure.lab.progress import Bar
-    from perdure.lab.run import open_stream, run
+    from perdure.lab.opening import open_stream
+    from perdure.lab.progress import Bar, Dial
+    from perdure.lab.run import run
     from perdure.lab.survey import lessons_of
 
     stream = open_stream(wanted, places.get("root"))
     with Bar(wanted.method, lessons_of(wanted, stream), notes) as bar:
-        record = run(wanted, stream=stream, watch=bar, **places)
+        record = run(wanted, stream=stream, watch=bar, gauge=Dial(bar.progress), **places)
     if record.pop("already_done"):
         notes.print(f"{wanted.method}: done before, so nothing was computed ({record['path']})", soft_wrap=True)
     return record

@@ -34,7 +34,7 @@ def executor_for(places: Places) -> "Stoppable":
     if places.on != "local":
         return _on_ray(places)
     from perdure.lab.executors import LocalExecutor, visible_gpus
-    from perdure.lab.run import usable
+    from perdure.lab.opening import usable
 
     if places.cpus is not None or places.gpus is not None:
         raise WrongValue("--cpus and --gpus are for --on ray; here, --jobs and --threads say how much is used")

@@ -2,9 +2,9 @@
 
 import inspect
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 from rich.text import Text
@@ -14,6 +14,9 @@ from perdure.lab.shelf import find
 from perdure.lab.store import read_probes, read_record
 from perdure.registry import benchmarks, methods, networks, probes
 from perdure.report.tables import comparison, matrix
+
+if TYPE_CHECKING:
+    from perdure.schema import Value
 
 
 def shelves() -> dict[str, dict[str, str]]:
@@ -38,9 +41,12 @@ def described(name: str, out: Path) -> tuple[dict[str, Any], str, Sequence[Table
         return record, f"{record['method']} on {record['benchmark']}, seed {record['seed']}", run_tables(record)
     if name in benchmarks:
         content = benchmark_description(name)
-        return content, content["about"], benchmark_tables(content)
+        return content, content["about"], described_tables(content, "settings (--data name=value)")
+    if name in probes:
+        content = probe_description(name)
+        return content, content["about"], described_tables(content, "values (--set name=value)")
     if name not in methods:
-        raise UnknownName("method, benchmark or run", name, [*methods, *benchmarks])
+        raise UnknownName("method, benchmark, probe or run", name, [*methods, *benchmarks, *probes])
     content = description(name)
     return content, content["about"], description_tables(content)
 
@@ -51,7 +57,7 @@ def run_record(path: Path) -> dict[str, Any] | None:
         record = read_record(path)
     except Damaged as error:
         raise PerdureError(f"{error}; run it again") from None
-    return None if record is None else {**record, **read_probes(path), "path": str(path)}
+    return None if record is None else {**record, **read_probes(path, record), "path": str(path)}
 
 
 def _run_of_hash(name: str, out: Path) -> dict[str, Any] | None:
@@ -84,19 +90,29 @@ def benchmark_description(name: str) -> dict[str, Any]:
 
     entry = benchmarks.find(name)
     opener = entry.load()
-    return {
-        "benchmark": name,
-        "about": entry.about,
-        "text": re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.getdoc(opener) or ""),
-        "settings": {
-            name: {"default": v.default, "allowed": v.allowed, "about": v.about}
-            for name, v in settings_of(opener).items()
-        },
-    }
+    return {"benchmark": name, "about": entry.about, "text": _text(opener), "settings": _plain(settings_of(opener))}
 
 
-def benchmark_tables(described: dict[str, Any]) -> list[Table | str]:
-    settings = Table(title="settings (--data name=value)", title_justify="left", box=None, padding=(0, 2, 0, 0))
+def probe_description(name: str) -> dict[str, Any]:
+    """A probe as data: what it is and what can be set about it."""
+    from perdure.schema import values_of
+
+    entry = probes.find(name)
+    maker = entry.load()
+    return {"probe": name, "about": entry.about, "text": _text(maker), "settings": _plain(values_of(maker))}
+
+
+def _text(thing: object) -> str:
+    """Its docstring, with lines broken only between paragraphs."""
+    return re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.getdoc(thing) or "")
+
+
+def _plain(values: "Mapping[str, Value]") -> dict[str, Any]:
+    return {name: {"default": v.default, "allowed": v.allowed, "about": v.about} for name, v in values.items()}
+
+
+def described_tables(described: dict[str, Any], title: str) -> list[Table | str]:
+    settings = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
     for column in ("name", "default", "allowed", "meaning"):
         settings.add_column(column)
     for name, value in described["settings"].items():

@@ -13,8 +13,8 @@ from perdure.cli.board import Board, Line, lasting
 from perdure.cli.guard import AsJson, Device, Out, Root, Trackers, guarded, notes, screen
 from perdure.cli.places import Places, at_a_time, executor_for, stoppable
 from perdure.errors import PerdureError, Stopped, WrongValue
-from perdure.report.stats import CONFIDENCE, DDOF, Group, groups, labels, paired, reference
-from perdure.report.tables import Difference, differences, summary
+from perdure.report.stats import CONFIDENCE, DDOF, Group, groups, headlines, labels, paired, reference
+from perdure.report.tables import Difference, differences, measured, summary
 
 if TYPE_CHECKING:
     from perdure.lab.estimate import Estimate
@@ -287,8 +287,12 @@ def _print_costs(asked: "Study", rows: "Sequence[tuple[RunSpec, int, Estimate | 
 
 def _report(asked: "Study", outcomes: Sequence[Outcome], places: Places, scale: float, as_json: bool) -> None:
     # Runs that are not done have a place in the grid, too, and no figures.
-    runs = [{**(outcome.record or {}), **outcome.planned.spec.plain()} for outcome in outcomes]
+    runs = [
+        {**headlines(outcome.record or {}), **(outcome.record or {}), **outcome.planned.spec.plain()}
+        for outcome in outcomes
+    ]
     found = groups(runs)
+    figures = list(dict.fromkeys(name for outcome in outcomes for name in headlines(outcome.record or {})))
     compared = _compared(found, asked.against)
     records = [outcome.record for outcome in outcomes if outcome.record]
     remarks = [*_data(records), *_mixed(records)]
@@ -302,7 +306,7 @@ def _report(asked: "Study", outcomes: Sequence[Outcome], places: Places, scale: 
             "computed": computed,
             "runs": [_plain(outcome) for outcome in outcomes],
             "ddof": DDOF,
-            "groups": [_summed(group) for group in found],
+            "groups": [_summed(group, figures) for group in found],
             "confidence": CONFIDENCE,
             "differences": [
                 {"benchmark": group.benchmark, "method": group.method, "label": group.label, "against": other.name}
@@ -314,6 +318,10 @@ def _report(asked: "Study", outcomes: Sequence[Outcome], places: Places, scale: 
         print(json.dumps(content, ensure_ascii=False))
         return
     screen.print(summary(found, _scaled(scale)))
+    if figures:
+        for benchmark in dict.fromkeys(group.benchmark for group in found):
+            screen.print()
+            screen.print(measured([group for group in found if group.benchmark == benchmark], figures))
     if compared:
         screen.print()
         screen.print(differences(compared))
@@ -389,7 +397,9 @@ def _plain(outcome: Outcome) -> dict[str, Any]:
     return {**asked, "values": spec.values, **ended, **figures}
 
 
-def _summed(group: Group) -> dict[str, Any]:
+def _summed(group: Group, measured: Sequence[str]) -> dict[str, Any]:
     figures = {name: group.spread(name) for name in ("acc", "bwt", "learning_accuracy", "forgetting", "seconds")}
     named = {"benchmark": group.benchmark, "method": group.method, "label": group.label, "runs": len(group.runs)}
-    return {**named, **{name: None if value is None else asdict(value) for name, value in figures.items()}}
+    told = {name: None if value is None else asdict(value) for name, value in figures.items()}
+    probed = {name: asdict(value) for name in measured if (value := group.spread(name)) is not None}
+    return {**named, **told, "measured": probed}

@@ -21,7 +21,8 @@ import torch
 import perdure
 from perdure.errors import Busy, Damaged, PerdureError, Stopped
 from perdure.lab.job import Job, Tell, Teller
-from perdure.lab.run import finished, open_stream
+from perdure.lab.opening import open_stream
+from perdure.lab.run import finished
 from perdure.lab.saver import discard, latest, prune
 from perdure.lab.store import hold, read_record, run_directory, write
 from perdure.methods.method import Method

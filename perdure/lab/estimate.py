@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from perdure.errors import PerdureError
-from perdure.lab.run import build, open_stream
+from perdure.lab.opening import build, open_clean
 from perdure.lab.spec import RunSpec
 from perdure.lab.survey import data_key
 from perdure.methods.method import Method
@@ -80,7 +80,7 @@ def estimates(
             if opened is None or opened[0] != key:
                 opened = None  # so that there are never two in memory
                 started = time.perf_counter()
-                opened = (key, open_stream(spec, root))
+                opened = (key, open_clean(spec, root))
                 opening = time.perf_counter() - started
             found = estimate(spec, opened[1], device, threads)
             found = replace(found, run=found.run + start + opening)

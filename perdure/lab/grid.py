@@ -41,6 +41,7 @@ class Block(Form):
     network: str | dict[str, str] | None = None  # one for all, or benchmark → network
     plan: dict[str, Scalar] = {}
     settings: dict[str, Scalar | dict[str, Scalar]] = {}  # for all benchmarks, or benchmark → its own
+    outliers: str | Names = ""  # among the training images; one, or each in turn
     values: dict[str, dict[str, Scalar | Choice]] = {}  # method → value → one, or each in turn
 
 
@@ -74,6 +75,7 @@ TAKES = {
     "network": "a name, or a table of benchmark = name",
     "plan": "a table of name = value",
     "settings": "a table of name = value, or one for each benchmark",
+    "outliers": "KIND:RATE[@TASKS] such as labels:0.2, none, or a list of these",
     "values": "for each method a table of name = value, or name = [value, …]",
     "about": "a line of text",
     "probes": "a list of names, see `perdure ls probes`",
@@ -221,7 +223,8 @@ def _cells(block: Block) -> Iterator[Callable[[], RunSpec]]:
         shared = {name: value for name, value in block.settings.items() if not isinstance(value, dict)}
         own = block.settings.get(benchmark, {})
         settings = {**shared, **(own if isinstance(own, dict) else {})}
-        for values in _combinations(block.values.get(method, {})):
+        doses = [block.outliers] if isinstance(block.outliers, str) else block.outliers
+        for outliers, values in product(doses, _combinations(block.values.get(method, {}))):
             yield partial(
                 spec,
                 method,
@@ -231,6 +234,7 @@ def _cells(block: Block) -> Iterator[Callable[[], RunSpec]]:
                 values=values,
                 plan=block.plan,
                 settings=settings,
+                outliers=outliers,
             )
 
 

@@ -3,7 +3,6 @@
 import platform
 from collections.abc import Sequence
 from dataclasses import asdict
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,15 @@ import torch
 
 import perdure
 from perdure import registry
-from perdure.errors import Damaged, WrongValue
+from perdure.errors import Damaged
 from perdure.lab import checkpoint
 from perdure.lab.cautions import cautions
 from perdure.lab.checkpoint import Saved
+from perdure.lab.measure import Gauge, asked, measure, open_run, with_stages
+from perdure.lab.opening import build, open_stream, usable
 from perdure.lab.saver import Saver, discard, latest, stoppable
-from perdure.lab.spec import RunSpec, split_name
+from perdure.lab.spec import RunSpec
+from perdure.lab.stages import Keeper
 from perdure.lab.store import (
     finish,
     hold,
@@ -27,17 +29,14 @@ from perdure.lab.store import (
     run_directory,
     set_aside,
     write,
-    write_json,
     write_lines,
 )
 from perdure.lab.watchers import watching
 from perdure.methods.method import Method
-from perdure.nets.network import Network
 from perdure.ops.scores import average_accuracy, backward_transfer, forgetting, learning_accuracy
-from perdure.seeding import chance
 from perdure.train.learn import learn
 from perdure.train.watch import Learned, Several, Watch
-from perdure.types import Stream, Task
+from perdure.types import Stream
 
 DEFINITIONS = {
     "acc": "mean of the last row of the accuracy matrix, percent",
@@ -56,8 +55,10 @@ def run(
     stream: Stream | None = None,
     device: str = "cpu",
     probes: Sequence[str] = (),
+    stages: bool = False,
     without: Sequence[str] = (),
     watch: Watch | None = None,
+    gauge: Gauge | None = None,
     trackers: Sequence[str] = (),
     every: float = 60.0,
 ) -> dict[str, Any]:
@@ -65,10 +66,11 @@ def run(
     was there already.
 
     A run that is finished is not computed again, and one that was interrupted goes on from its last checkpoint, of
-    which one is written `every` so many seconds. `trackers` (tensorboard, mlflow, wandb) are told how it goes. A stream
-    that is open already, as `open_stream` opens it, is not opened again.
+    which one is written `every` so many seconds. With `stages` the method is kept as it was after each lesson.
+    `trackers` (tensorboard, mlflow, wandb) are told how it goes; a `gauge` watches the probes. A stream that is open
+    already, as `open_stream` opens it, is not opened again.
     """
-    measures = {name: registry.probes.load(name) for name in probes}
+    wanted = [asked(name) for name in probes]
     place = usable(device)
     stream = stream or open_stream(spec, root)
     digest = spec.digest(stream.fingerprint)
@@ -78,13 +80,13 @@ def run(
         already_done = record is not None
         if record is None:
             method = build(spec, stream).to(place)
-            record = _go_on(spec, stream, method, path, digest, without, watch, every)
-        missing = measures.keys() - read_probes(path).keys()
-        if missing:
-            method, tasks = reopen(path, spec, stream, place)
-            for name in sorted(missing):
-                write_json(path / "probes" / f"{name}.json", measures[name](method, tasks))
-    return {**record, **read_probes(path), "path": str(path), "already_done": already_done}
+            looks_back = any(registry.probes.load(one.name).needs_stages for one in wanted)
+            keepers = [Keeper(path, digest)] if stages or looks_back else []
+            record = _go_on(spec, stream, method, path, digest, without, Several([watch, *keepers]), every)
+        if {one.key for one in wanted} - read_probes(path, record).keys() or stages:
+            opened = open_run(path, record, root, place, gauge or Gauge(), stream)
+            measure(with_stages(opened, watch) if stages else opened, wanted, watch)
+    return {**record, **read_probes(path, record), "path": str(path), "already_done": already_done}
 
 
 def finished(path: Path, watch: Watch) -> dict[str, Any] | None:
@@ -112,13 +114,6 @@ def _last_good(path: Path, spec: RunSpec, digest: str) -> tuple[Saved | None, li
         aside = f"; set aside as {set_aside(error.file).name}" if error.file.exists() else ""
         return None, [*said, f"{error}{aside}"]
     return saved, said
-
-
-def reopen(path: Path, spec: RunSpec, stream: Stream, device: torch.device) -> tuple[Method, list[Task]]:
-    """The method of a finished run as it was in the end, and the tasks that it learned."""
-    method = build(spec, stream).to(device)
-    checkpoint.load(path / "model.safetensors", spec.plan).restore(method)
-    return method, [task.to(device) for task in stream]
 
 
 def _go_on(
@@ -172,34 +167,6 @@ def _for_toml(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _for_toml(inner) for name, inner in value.items() if inner is not None}
     return list(value) if isinstance(value, tuple) else value
-
-
-def usable(device: str) -> torch.device:
-    try:
-        return torch.empty(0, device=device).device
-    except (RuntimeError, AssertionError):  # torch raises one or the other, by the kind of device
-        raise WrongValue(f"no device {device!r} that this torch can use; try cpu") from None
-
-
-def open_stream(spec: RunSpec, root: Path | None) -> Stream:
-    """The benchmark's tasks, from published files below the root or from one's own."""
-    kind, place = split_name(spec.benchmark)
-    opener = registry.benchmarks.load(kind)
-    given: dict[str, Any] = {"seed": spec.seed, "tasks": spec.tasks, **spec.settings}
-    if "root" in signature(opener).parameters:
-        given["root"] = root
-    if place:
-        given["path"] = Path(place).expanduser()
-    stream: Stream = opener(**given)
-    return stream
-
-
-def build(spec: RunSpec, stream: Stream) -> Method:
-    """A fresh network, with weights by the seed alone, in the hands of the method."""
-    with chance(spec.seed, "network"):
-        net = Network(registry.networks.load(spec.network)(stream.shape))
-    method: Method = registry.methods.load(spec.method)(net, **spec.values)
-    return method
 
 
 def summary(spec: RunSpec, stream: Stream, method: Method, learned: Learned) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any, Literal, Self
 
 from perdure import registry
 from perdure.errors import UnknownName, WrongValue
+from perdure.lab.doses import doses
 from perdure.schema import Value, checked, meant, values_of
 from perdure.train.plan import Plan
 
@@ -65,9 +66,12 @@ class RunSpec:
     plan: Plan
     settings: dict[str, Any]  # of the benchmark
     judged_on: Judged = "test"  # which images fill the accuracy matrix
+    outliers: str = ""  # among the training images, as `lab.doses` reads them
 
     def plain(self) -> dict[str, Any]:
-        return {**asdict(self), "format": FORMAT}
+        """As data; a stream without outliers is not said to have none, so that older runs keep their names."""
+        content = {**asdict(self), "format": FORMAT}
+        return content if self.outliers else {name: value for name, value in content.items() if name != "outliers"}
 
     @classmethod
     def from_plain(cls, content: Mapping[str, Any]) -> Self:
@@ -75,7 +79,7 @@ class RunSpec:
         if content["format"] != FORMAT:
             raise WrongValue(f"a specification of format {content['format']}, but this perdure has {FORMAT}; ask anew")
         values = {name: tuple(v) if isinstance(v, list) else v for name, v in content["values"].items()}
-        given = {field.name: content[field.name] for field in fields(cls)}
+        given = {field.name: content[field.name] for field in fields(cls) if field.name in content}
         return cls(**{**given, "values": values, "plan": Plan(**content["plan"])})
 
     def digest(self, data: str = "") -> str:
@@ -104,6 +108,7 @@ def spec(
     plan: Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | None = None,
     judged_on: Judged = "test",
+    outliers: str = "",
 ) -> RunSpec:
     """Names and wishes to a full specification: the wish, else the preset's value, else the default."""
     maker = registry.methods.load(method)
@@ -135,6 +140,7 @@ def spec(
         plan=Plan(**checked("the plan", Plan, planned)),
         settings=_settings(kind, opener, settings or {}),
         judged_on=judged_on,
+        outliers="+".join(map(str, doses(outliers))),
     )
 
 

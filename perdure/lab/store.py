@@ -7,6 +7,7 @@ runs/<benchmark>/<method>/<hash>/
     model.safetensors   weights and the method's own state in the end
     failed.json         why a study gave it up; gone when it is done
     checkpoint/         while it is not finished: the latest states, to go on from
+    stages/             the method after each lesson, where asked for
     probes/             measurements made of the finished model
 """
 
@@ -157,12 +158,15 @@ def read_record(path: Path, thorough: bool = False) -> dict[str, Any] | None:
     return record
 
 
-def read_probes(path: Path) -> dict[str, Any]:
-    """What was measured of a finished model, by name; a damaged file is as good as none."""
+def read_probes(path: Path, record: Mapping[str, Any]) -> dict[str, Any]:
+    """What was measured of a finished run's model, by name; a damaged file, or one of another model that was in its
+    place before, is as good as none."""
     found = {}
     for file in sorted((path / "probes").glob("*.json")):
-        with suppress(OSError, ValueError):
-            found[file.stem] = json.loads(file.read_text("utf-8"))
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            content = json.loads(file.read_text("utf-8"))
+            if content["model"] == record["files"]["model.safetensors"]:
+                found[file.stem] = content
     return found
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from perdure import registry
 from perdure.errors import Damaged, PerdureError, WrongValue
-from perdure.lab.run import build, open_stream
+from perdure.lab.opening import build, open_clean
 from perdure.lab.spec import RunSpec
 from perdure.lab.store import read_probes, read_record, run_directory, write_json
 from perdure.methods.method import Method
@@ -35,7 +35,7 @@ def survey(specs: Sequence[RunSpec], *, out: Path, root: Path | None, probes: Se
     found: dict[int, Planned] = {}
     for numbers in streams.values():
         try:
-            stream = open_stream(specs[numbers[0]], root)
+            stream = open_clean(specs[numbers[0]], root)
         except WrongValue:
             raise
         except PerdureError as error:
@@ -69,8 +69,7 @@ def _look(spec: RunSpec, stream: Stream, out: Path, probes: Sequence[str]) -> Pl
         return Planned(spec, path, lessons)
     except PerdureError as error:
         return Planned(spec, path, lessons, error=str(error))
-    measured = read_probes(path)
-    if record is None or not set(probes) <= measured.keys():
+    if record is None or not set(probes) <= (measured := read_probes(path, record)).keys():
         return Planned(spec, path, lessons)
     return Planned(spec, path, lessons, {**record, **measured, "path": str(path)})
 
@@ -83,7 +82,7 @@ def lessons_of(spec: RunSpec, stream: Stream) -> int:
 
 
 def data_key(spec: RunSpec) -> str:
-    """Runs with one key see the same data."""
+    """Runs with one key see the same data, but for outliers."""
     return json.dumps([spec.benchmark, spec.seed, spec.tasks, spec.settings], sort_keys=True)
 
 

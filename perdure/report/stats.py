@@ -54,6 +54,16 @@ class Group:
         return spread(list(self.figures(name).values()))
 
 
+def headlines(record: Run) -> dict[str, float]:
+    """The few figures of each probe that stand in a table of many runs.
+
+    >>> headlines({"acc": 70.0, "fgsm": {"acc": [60.0], "headline": {"FGSM 1/255": 60.0}}})
+    {'FGSM 1/255': 60.0}
+    """
+    measured = [value["headline"] for value in record.values() if isinstance(value, Mapping) and "headline" in value]
+    return {name: figure for headline in measured for name, figure in headline.items()}
+
+
 def spread(values: Sequence[float]) -> Spread | None:
     """
     >>> spread([1.0, 2.0, 3.0])
@@ -118,7 +128,7 @@ def reference(found: Sequence[Group], benchmark: str, method: str | None = None)
 
 def _facts(run: Run) -> dict[str, Any]:
     """Everything that was asked for, flat."""
-    own = {"network": run["network"], "tasks": run["tasks"]}
+    own = {"network": run["network"], "tasks": run["tasks"], "outliers": run.get("outliers", "none")}
     data = {f"data {name}": value for name, value in run["settings"].items()}
     plan = {f"plan {name}": value for name, value in run["plan"].items()}
     return {**own, **data, **plan, **run["values"]}

@@ -52,6 +52,22 @@ def summary(found: Sequence[Group], note: str = "") -> Table:
     return table
 
 
+def measured(found: Sequence[Group], names: Sequence[str]) -> Table:
+    """What probes found: a row for each figure and a column for each group, or the other way round, whichever is
+    narrower."""
+    title = f"measured, mean ± standard deviation over n seeds (ddof {DDOF})"
+    cells = {(group.name, name): _spread(group.spread(name)) for group in found for name in names}
+    groups = [group.name for group in found]
+    upright = len(names) > len(groups)
+    rows, columns = (list(names), groups) if upright else (groups, list(names))
+    table = Table("figure" if upright else "method", title=title, title_justify="left")
+    for column in columns:
+        table.add_column(column, justify="right")
+    for row in rows:
+        table.add_row(row, *(cells[(column, row) if upright else (row, column)] for column in columns))
+    return table
+
+
 def differences(compared: Sequence[Difference]) -> Table:
     """One row per pair of groups: what the first has over the second."""
     level = f"{100 * CONFIDENCE:g} %"

@@ -7,7 +7,8 @@ import pytest
 from perdure.data.synthetic import synthetic
 from perdure.errors import UnknownName
 from perdure.lab.cautions import cautions
-from perdure.lab.run import build, run
+from perdure.lab.opening import build
+from perdure.lab.run import run
 from perdure.lab.spec import spec
 from perdure.train.watch import Watch
 

@@ -10,7 +10,8 @@ import torch
 
 from perdure import registry
 from perdure.errors import AskedWrongly, PerdureError, UnknownName, WrongValue
-from perdure.lab.run import build, open_stream, run
+from perdure.lab.opening import build, open_stream
+from perdure.lab.run import run
 from perdure.lab.spec import assignments, preset, presets, spec
 from perdure.lab.store import write, write_json
 from perdure.schema import checked, values_of

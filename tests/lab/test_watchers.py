@@ -16,7 +16,8 @@ import pytest
 
 from perdure.errors import Diverged, PerdureError, Stopped, UnknownName
 from perdure.lab import watchers
-from perdure.lab.run import open_stream, run
+from perdure.lab.opening import open_stream
+from perdure.lab.run import run
 from perdure.lab.spec import spec
 from perdure.lab.store import run_directory
 from perdure.train.watch import Watch

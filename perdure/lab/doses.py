@@ -1,0 +1,64 @@
+"""Outliers as they are asked for: which kind, how many, in which tasks. `labels:0.2@2-4+foreign:0.1`"""
+
+import re
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from perdure.errors import UnknownName, WrongValue
+
+Kind = Literal["labels", "corrupted", "adversarial", "foreign"]
+KINDS: dict[Kind, str] = {
+    "labels": "a wrong label, each of the others as likely",
+    "corrupted": "the image corrupted as badly as it gets, the label kept",
+    "adversarial": "the image moved against a network of the same kind, the label kept",
+    "foreign": "an image of another task in its place, the label kept",
+}
+FORM = re.compile(r"(?P<kind>[a-z]+):(?P<rate>[0-9.eE+-]+?)(@(?P<tasks>[0-9,-]+))?")
+
+
+@dataclass(frozen=True)
+class Dose:
+    """A share of the training images of some tasks."""
+
+    kind: Kind
+    rate: float
+    tasks: tuple[int, ...] = ()  # counted from 1; all of them when empty
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.rate:g}" + (f"@{','.join(map(str, self.tasks))}" if self.tasks else "")
+
+
+def doses(text: str) -> tuple[Dose, ...]:
+    """What a text asks for; one way to write each, so that equal runs have equal names.
+
+    >>> "+".join(map(str, doses("labels:.20@2-4 + foreign:0.1")))
+    'labels:0.2@2,3,4+foreign:0.1'
+    """
+    return tuple(_dose(part.strip()) for part in re.split(r"\+(?=\s*[a-z])", text) if text.strip() not in ("", "none"))
+
+
+def _dose(text: str) -> Dose:
+    found = FORM.fullmatch(text)
+    if found is None:
+        raise WrongValue(f"outliers {text!r}: write KIND:RATE or KIND:RATE@TASKS, such as labels:0.2 or labels:0.2@2-4")
+    kind = found["kind"]
+    if kind not in KINDS:
+        raise UnknownName("kind of outliers", kind, KINDS)
+    try:
+        rate = float(found["rate"])
+        if not 0 < rate <= 1:
+            raise ValueError
+    except ValueError:
+        raise WrongValue(f"outliers {text!r}: the rate is a share above 0 and at most 1, such as 0.2") from None
+    return Dose(cast(Kind, kind), rate, _tasks(text, found["tasks"] or ""))
+
+
+def _tasks(text: str, listed: str) -> tuple[int, ...]:
+    chosen: set[int] = set()
+    for piece in listed.split(",") if listed else ():
+        first, dash, last = piece.partition("-")
+        last = last if dash else first
+        if not (first.isdigit() and last.isdigit() and 1 <= int(first) <= int(last)):
+            raise WrongValue(f"outliers {text!r}: tasks are counted from 1, such as @2 or @1,3-5")
+        chosen |= set(range(int(first), int(last) + 1))
+    return tuple(sorted(chosen))

@@ -1,0 +1,59 @@
+"""From a specification to the things it names: a device, a stream, a method."""
+
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from perdure import registry
+from perdure.errors import WrongValue
+from perdure.lab import checkpoint
+from perdure.lab.doses import doses
+from perdure.lab.outliers import check_possible, contaminated
+from perdure.lab.spec import RunSpec, split_name
+from perdure.methods.method import Method
+from perdure.nets.network import Network
+from perdure.seeding import chance
+from perdure.types import Stream, Task
+
+
+def usable(device: str) -> torch.device:
+    try:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError):  # torch raises one or the other, by the kind of device
+        raise WrongValue(f"no device {device!r} that this torch can use; try cpu") from None
+
+
+def open_stream(spec: RunSpec, root: Path | None) -> Stream:
+    """The tasks to be learned, outliers included where they are asked for."""
+    return contaminated(open_clean(spec, root), doses(spec.outliers), spec.seed, spec.network, spec.plan)
+
+
+def open_clean(spec: RunSpec, root: Path | None) -> Stream:
+    """The benchmark's tasks as they are, from published files below the root or from one's own."""
+    kind, place = split_name(spec.benchmark)
+    opener = registry.benchmarks.load(kind)
+    given: dict[str, Any] = {"seed": spec.seed, "tasks": spec.tasks, **spec.settings}
+    if "root" in signature(opener).parameters:
+        given["root"] = root
+    if place:
+        given["path"] = Path(place).expanduser()
+    stream: Stream = opener(**given)
+    check_possible(stream, doses(spec.outliers))
+    return stream
+
+
+def build(spec: RunSpec, stream: Stream) -> Method:
+    """A fresh network, with weights by the seed alone, in the hands of the method."""
+    with chance(spec.seed, "network"):
+        net = Network(registry.networks.load(spec.network)(stream.shape))
+    method: Method = registry.methods.load(spec.method)(net, **spec.values)
+    return method
+
+
+def reopen(path: Path, spec: RunSpec, stream: Stream, device: torch.device) -> tuple[Method, list[Task]]:
+    """The method of a finished run as it was in the end, and the tasks that it learned."""
+    method = build(spec, stream).to(device)
+    checkpoint.load(path / "model.safetensors", spec.plan).restore(method)
+    return method, [task.to(device) for task in stream]
