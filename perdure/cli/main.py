@@ -109,7 +109,9 @@ def run(
     settings: Settings = [],  # noqa: B006
     tasks: Tasks = None,
     network: NetworkName = None,
-    probe: Annotated[list[str], typer.Option(help="Also measure, e.g. fgsm; see `perdure ls probes`.")] = [],  # noqa: B006
+    probe: Annotated[
+        list[str], typer.Option(help="Also measure, e.g. fgsm or 'pgd(steps=50)'; see `perdure ls probes`.")
+    ] = [],  # noqa: B006
     stages: Annotated[bool, typer.Option("--stages", help="Keep the model as it was after each task.")] = False,
     outliers: Annotated[
         str,

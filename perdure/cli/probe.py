@@ -203,7 +203,7 @@ def _across(runs: Sequence[Run], one: "Asked", root: Path | None, device: str, p
         with ExitStack() as held:
             opened = [held.enter_context(_opened(run, root, device))[0] for run in runs]
             subjects = [replace(run.subject, name=named.label) for run, named in zip(opened, runs, strict=True)]
-            probe = one.make()
+            probe = one.make(opened[0].stream)
             pace = lab.Pace(subjects[0])
             found, facts = lab.timed(
                 one.name,
@@ -310,7 +310,7 @@ def _costs(run: Run, wanted: "Sequence[Asked]", root: Path | None, device: str) 
         rows = run.record["accuracy_matrix"]
         subject = replace(opened.subject, stages=likely(opened.subject.method, rows), clean=opened.stream.tasks)
         for one in wanted:
-            probe = one.make()
+            probe = one.make(opened.stream)
             if probe.across:
                 continue
             work = probe.work(subject)

@@ -104,7 +104,7 @@ def probe_description(name: str) -> dict[str, Any]:
 
 def _text(thing: object) -> str:
     """Its docstring, with lines broken only between paragraphs."""
-    return re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.getdoc(thing) or "")
+    return re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.cleandoc(thing.__doc__ or ""))
 
 
 def _plain(values: "Mapping[str, Value]") -> dict[str, Any]:

@@ -13,7 +13,6 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from perdure import registry
 from perdure.errors import AskedWrongly, UnknownName, WrongValue
 from perdure.lab.spec import RunSpec, spec
 
@@ -78,7 +77,7 @@ TAKES = {
     "outliers": "KIND:RATE[@TASKS] such as labels:0.2, none, or a list of these",
     "values": "for each method a table of name = value, or name = [value, …]",
     "about": "a line of text",
-    "probes": "a list of names, see `perdure ls probes`",
+    "probes": "a list of names, see `perdure ls probes`, each with values in brackets if need be: pgd(steps=50)",
     "threads": "a whole number ≥ 1",
     "against": "the name of a method",
     "block": "tables headed [[block]]",
@@ -198,10 +197,12 @@ def specs(study: Study, scale: float = 1.0) -> list[RunSpec]:
 
     `scale` multiplies the epochs of every plan; at least one is left.
     """
+    from perdure.lab.measure import asked  # not above: listing studies needs no torch
+
     if not 0 < scale < float("inf"):
         raise WrongValue(f"scale={scale:g} is not allowed; use a number above 0, such as 0.1")
     for probe in study.probes:
-        _in_file(study.where, partial(registry.probes.find, probe))
+        _in_file(study.where, partial(asked, probe))
     found: dict[str, RunSpec] = {}
     for number, block in enumerate(study.blocks, 1):
         place = study.where if len(study.blocks) == 1 else f"{study.where}, block {number}"

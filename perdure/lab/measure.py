@@ -22,9 +22,10 @@ import torch.nn.functional as F
 
 import perdure
 from perdure import registry
+from perdure.data.cifar100c import Twins
 from perdure.errors import WrongValue
 from perdure.lab.opening import open_clean, open_stream, reopen
-from perdure.lab.spec import RunSpec
+from perdure.lab.spec import RunSpec, assignments
 from perdure.lab.stages import stages
 from perdure.lab.store import read_probes, write_json, written
 from perdure.probes.probe import Measured, Meter, Subject, Work
@@ -41,15 +42,23 @@ class Asked:
     values: dict[str, Any]
     key: str  # names its files
 
-    def make(self) -> Any:
-        return registry.probes.load(self.name)(**self.values)
+    def make(self, stream: Stream) -> Any:
+        """Ready for the tasks of a stream."""
+        probe = registry.probes.load(self.name)(**self.values)
+        if self.values.get("folder"):  # probes know no files: corrupted twins of the test images are read for them
+            probe.twins = Twins(Path(self.values["folder"]), stream)
+        return probe
 
 
-def asked(name: str, wishes: Mapping[str, Any] | None = None) -> Asked:
-    """A probe by its name, with other values than the usual ones if wished."""
-    maker = registry.probes.load(name)
+def asked(text: str, wishes: Mapping[str, Any] | None = None) -> Asked:
+    """A probe by its name, with other values than the usual ones if wished: `pgd`, or `pgd(steps=50 images=100)`."""
+    name, bracket, inside = text.partition("(")
+    if bracket and not inside.endswith(")"):
+        raise WrongValue(f"probe {text!r}: values go in brackets with spaces between, as in pgd(steps=50 images=100)")
+    maker = registry.probes.load(name.strip())
+    name, wishes = name.strip(), {**assignments(inside.removesuffix(")").split()), **(wishes or {})}
     defaults = {key: value.default for key, value in values_of(maker).items()}
-    values = {**defaults, **checked(f"probe {name}", maker, wishes or {})}
+    values = {**defaults, **checked(f"probe {name}", maker, wishes)}
     text = json.dumps(values, sort_keys=True, default=list)
     if text == json.dumps(defaults, sort_keys=True, default=list):
         return Asked(name, values, name)
@@ -113,7 +122,7 @@ def measure(run: Opened, wanted: Sequence[Asked], watch: Watch | None = None) ->
     missing = [one for one in wanted if one.key not in known]
     pace = Pace(run.subject) if missing else None
     for one in missing:
-        probe = one.make()
+        probe = one.make(run.stream)
         if probe.needs_stages and not run.subject.stages:
             run = with_stages(run, watch or Watch())
         assert pace is not None

@@ -9,6 +9,7 @@ from typing import Any
 
 from perdure import registry
 from perdure.errors import Damaged, PerdureError, WrongValue
+from perdure.lab.measure import asked
 from perdure.lab.opening import build, open_clean
 from perdure.lab.spec import RunSpec
 from perdure.lab.store import read_probes, read_record, run_directory, write_json
@@ -69,7 +70,8 @@ def _look(spec: RunSpec, stream: Stream, out: Path, probes: Sequence[str]) -> Pl
         return Planned(spec, path, lessons)
     except PerdureError as error:
         return Planned(spec, path, lessons, error=str(error))
-    if record is None or not set(probes) <= (measured := read_probes(path, record)).keys():
+    wanted = {asked(probe).key for probe in probes}
+    if record is None or not wanted <= (measured := read_probes(path, record)).keys():
         return Planned(spec, path, lessons)
     return Planned(spec, path, lessons, {**record, **measured, "path": str(path)})
 

@@ -84,7 +84,7 @@ class Sight:
             yield x if self.space == "pixels" else self.split.normalize(x), self.split.y[rows]
 
     def look(self, x: Tensor, weights: Weights | None = None) -> Look:
-        """One forward: logits and unit-length features, with other weights if given. Follows gradients if torch does."""
+        """One forward: logits and unit-length features, by other weights if given; with gradients if torch follows."""
         self.meter.add(Work(slopes=len(x)) if torch.is_grad_enabled() else Work(looks=len(x)))
         given = self.split.normalize(x) if self.space == "pixels" else x
         return self.method.look(given, self.task, self.weights if weights is None else weights)
@@ -143,7 +143,7 @@ class Measured:
 class Probe:
     """A measurement. Its values are keyword-only arguments of `__init__`, as those of a method are."""
 
-    needs_stages: ClassVar[bool] = False  # the method after each lesson, too
+    needs_stages: bool = False  # the method after each lesson, too
     across: ClassVar[bool] = False  # whether it measures several subjects together, by `measure_across`
 
     def work(self, subject: Subject) -> Work:

@@ -224,7 +224,7 @@ class APGD(Attacked):
         strengths: tuple[float, ...] | None = None,  # how far an image may move; none: three usual ones
         norm: Norm = "linf",  # what that is measured by: the largest change of a pixel, or the length of all changes
         space: Space = "pixels",  # and in: pixels of 0 … 1, or the normalized numbers that the network is given
-        images: Count | None = None,  # of each task at most so many; none: all
+        images: Count | None = 100,  # of each task at most so many; none: all
         steps: Count = 50,  # from each start
         restarts: Count = 1,  # random starts for each of the two losses; the worst counts
     ) -> None:
@@ -257,7 +257,7 @@ class Square(Attacked):
         strengths: tuple[float, ...] | None = None,  # how far an image may move; none: three usual ones
         norm: Norm = "linf",  # what that is measured by: the largest change of a pixel, or the length of all changes
         space: Space = "pixels",  # and in: pixels of 0 … 1, or the normalized numbers that the network is given
-        images: Count | None = None,  # of each task at most so many; none: all
+        images: Count | None = 100,  # of each task at most so many; none: all
         queries: Count = 500,  # how often the network is asked
     ) -> None:
         super().__init__(strengths, norm, space, images)

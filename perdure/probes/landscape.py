@@ -1,0 +1,154 @@
+"""The loss along lines and in a plane through the weights, in directions drawn at random."""
+
+import math
+from statistics import fmean
+
+import torch
+from torch import Tensor
+
+from perdure.errors import WrongValue
+from perdure.ops.landscape import height, moved, random_direction
+from perdure.probes.flatness import batch_losses
+from perdure.probes.probe import Measured, PartName, Probe, Sight, Subject, Work
+from perdure.schema import Count, Positive
+
+NEAR = 0.1  # by how much the loss may have risen where one still is in the basin
+
+
+def steps_of(reach: float, points: int) -> list[float]:
+    """From −reach to reach, both ends and 0 included.
+
+    >>> steps_of(0.5, 5)
+    [-0.5, -0.25, 0.0, 0.25, 0.5]
+    """
+    if points < 3 or points % 2 == 0:
+        raise WrongValue(f"points={points} is not allowed: 0 has to be among them; take an odd number from 3 on")
+    half = points // 2
+    return [reach * step / half for step in range(-half, half + 1)]
+
+
+class Landscape(Probe):
+    """The loss along random lines through the weights, every filter moved by a share of its own length; what has one
+    dimension only (biases, batch norm) stays."""
+
+    def __init__(
+        self,
+        *,
+        directions: Count = 10,  # lines through the weights; the same ones for all methods with one network
+        reach: Positive = 0.5,  # how far to both sides, in lengths of each filter
+        points: Count = 51,  # on each line, both ends included; an odd number
+        at: Positive = 0.1,  # where the rise is read
+        part: PartName = "train",  # of which images
+        images: Count | None = 200,  # per task; none for all
+        after: Count | None = None,  # after which lesson, counted from 1; none for the last
+    ) -> None:
+        if at > reach:
+            raise WrongValue(f"at={at:g} lies beyond reach={reach:g}; read the rise within reach")
+        self.directions = directions
+        self.steps = steps_of(reach, points)
+        self.at = at
+        self.part = part
+        self.images = images
+        self.after = after
+        self.needs_stages = after is not None  # this one does, others of its kind do not
+
+    def work(self, subject: Subject) -> Work:
+        looks = sum(sight.images(self.images) for sight in self._sights(subject))
+        return Work(looks=looks * self.directions * len(self.steps))
+
+    def measure(self, subject: Subject) -> Measured:
+        sights = self._sights(subject)
+        curves = torch.stack([self._curves(sight) for sight in sights])  # (tasks, directions, points)
+        rises = self._rises(curves)
+        tasks, rise = subject.tasks[: len(sights)], rises.mean(1).tolist()
+        error = rises.std(1) / self.directions**0.5 if self.directions > 1 else None
+        figures = {
+            "tasks": [task.name for task in tasks],
+            "chance": [math.log(len(task.classes)) for task in tasks],  # the loss of one who knows nothing
+            "at": self.at,
+            "loss": curves[:, :, len(self.steps) // 2].mean(1).tolist(),
+            "rise": rise,
+            "rise_error": None if error is None else error.tolist(),
+        }
+        arrays = {"steps": torch.tensor(self.steps, dtype=torch.float64), "curves": curves}
+        return Measured(figures, {f"rise at {self.at:g}": fmean(rise)}, arrays)
+
+    def _sights(self, subject: Subject) -> list[Sight]:
+        """Of the tasks that were learned by then."""
+        method, tasks = subject.method, len(subject.tasks)
+        if self.after is not None:
+            if self.after > len(subject.stages):
+                raise WrongValue(
+                    f"after={self.after}: the method as it was then is not there, {len(subject.stages)} lessons were "
+                    "kept; leave `after` out for the method as it is now"
+                )
+            method = subject.stages[self.after - 1]
+            tasks = min(tasks, len(method.net.heads))
+        return [subject.sight(task, self.part, method=method) for task in range(tasks)]
+
+    def _curves(self, sight: Sight) -> Tensor:
+        """(directions, points). Lines outermost, batches innermost: one direction is in memory at a time and every
+        point's weights are made once, which takes longer than to gather a batch again."""
+        loss, curves = batch_losses(sight, self.images), []
+        for number in range(self.directions):
+            direction = random_direction(sight.weights, number)
+            heights = [height(loss, moved(sight.weights, direction, step)) for step in self.steps]
+            curves.append(torch.stack(heights).cpu())
+        return torch.stack(curves)
+
+    def _rises(self, curves: Tensor) -> Tensor:
+        """How much the loss has grown at ±at, mean of both sides, (tasks, directions); straight between points."""
+        half = len(self.steps) // 2
+        place = half * self.at / self.steps[-1]
+        low = min(int(place), half - 1)
+        sides = (curves[:, :, half:] + curves[:, :, : half + 1].flip(2)) / 2 - curves[:, :, half : half + 1]
+        return sides[:, :, low] + (place - low) * (sides[:, :, low + 1] - sides[:, :, low])
+
+
+class Plane(Probe):
+    """The loss of one task in the plane of the first two directions of `Landscape`."""
+
+    def __init__(
+        self,
+        *,
+        task: Count = 1,  # counted from 1
+        reach: Positive = 0.5,  # how far to all four sides, in lengths of each filter
+        points: Count = 21,  # on each side of the grid, both ends included; an odd number
+        part: PartName = "train",  # of which images
+        images: Count | None = 200,  # none for all
+    ) -> None:
+        self.task = task
+        self.steps = steps_of(reach, points)
+        self.part = part
+        self.images = images
+
+    def work(self, subject: Subject) -> Work:
+        return Work(looks=self._sight(subject).images(self.images) * len(self.steps) ** 2)
+
+    def measure(self, subject: Subject) -> Measured:
+        sight, task = self._sight(subject), subject.tasks[self.task - 1]
+        loss = batch_losses(sight, self.images)
+        one, two = (random_direction(sight.weights, number) for number in (0, 1))
+        rows = []
+        for step in self.steps:
+            row = moved(sight.weights, one, step)
+            rows.append(torch.stack([height(loss, moved(row, two, other)) for other in self.steps]).cpu())
+        grid = torch.stack(rows)  # (points along the first, points along the second)
+        here = grid[len(self.steps) // 2, len(self.steps) // 2]
+        basin = 100 * float((grid <= here + NEAR).double().mean())
+        figures = {
+            "task": task.name,
+            "chance": math.log(len(task.classes)),
+            "loss": float(here),
+            "lowest": float(grid.min()),
+            "highest": float(grid.max()),
+            "near": NEAR,
+            "basin": basin,
+        }
+        arrays = {"steps": torch.tensor(self.steps, dtype=torch.float64), "grid": grid}
+        return Measured(figures, {f"basin within {NEAR:g} (%)": basin}, arrays)
+
+    def _sight(self, subject: Subject) -> Sight:
+        if self.task > len(subject.tasks):
+            raise WrongValue(f"task={self.task}: there are {len(subject.tasks)} tasks, counted from 1")
+        return subject.sight(self.task - 1, self.part)

@@ -1,0 +1,155 @@
+"""CIFAR-100-C from small files in its layout: every task gets the corrupted twins of its own test images."""
+
+import numpy as np
+import pytest
+import torch
+
+from perdure.data.cifar100 import cifar100
+from perdure.data.cifar100c import Twins, corrupted_tests, corruptions
+from perdure.data.synthetic import synthetic
+from perdure.errors import BadData, MissingFile, UnknownName, WrongValue
+
+PER_CLASS = 3
+N = 100 * PER_CLASS
+
+
+def write_clean(folder, labels, seed=1):
+    """CIFAR-100 in its binary layout; a test image holds its row number in its first two pixels."""
+    pixels = np.random.RandomState(seed).randint(0, 256, (len(labels), 3, 32, 32)).astype(np.uint8)
+    pixels[:, 0, 0, 0], pixels[:, 0, 0, 1] = np.divmod(np.arange(len(labels)), 256)
+    columns = np.stack([labels // 5, labels], axis=1).astype(np.uint8)
+    content = np.concatenate([columns, pixels.reshape(len(labels), -1)], axis=1).tobytes()
+    (folder / "test.bin").write_bytes(content)
+    (folder / "train.bin").write_bytes(content)
+    return pixels
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("clean")
+    labels = np.random.RandomState(2).permutation(np.repeat(np.arange(100), PER_CLASS))
+    pixels = write_clean(folder, labels)
+    return cifar100(seed=1, root=folder), pixels, labels
+
+
+@pytest.fixture
+def folder(tmp_path, clean):
+    """The corrupted images are the clean ones, with the severity in one place that was 0 or more in them."""
+    _, pixels, labels = clean
+    each = []
+    for severity in range(1, 6):
+        images = pixels.transpose(0, 2, 3, 1).copy()
+        images[:, 5, 7, 2] = severity
+        each.append(images)
+    np.save(tmp_path / "fog.npy", np.concatenate(each))
+    np.save(tmp_path / "jpeg_compression.npy", 255 - np.concatenate(each))
+    np.save(tmp_path / "labels.npy", np.tile(labels, 5).astype(np.uint8))
+    return tmp_path
+
+
+def test_twins_are_those_of_the_same_images(clean, folder):
+    stream = clean[0]
+    for severity in (1, 3, 5):
+        found = corrupted_tests(folder, stream, "fog", severity)
+        assert len(found) == 10
+        for task, twin in zip(stream, found, strict=True):
+            assert twin.x.shape == task.test.x.shape
+            assert twin.x.is_contiguous()
+            assert torch.equal(twin.y, task.test.y)
+            assert (twin.mean, twin.std) == (task.test.mean, task.test.std)
+            assert (twin.x[:, 2, 5, 7] == severity).all()
+            back = twin.x.clone()
+            back[:, 2, 5, 7] = task.test.x[:, 2, 5, 7]
+            assert torch.equal(back, task.test.x)
+
+
+def test_other_corruption_and_fewer_tasks(clean, folder):
+    whole, *_ = clean
+    few = type(whole)(whole.name, whole.tasks[:2])
+    twins = Twins(folder, few)
+    assert twins.kinds == corruptions(folder) == ("fog", "jpeg_compression")
+    found = twins("jpeg_compression", 2)
+    assert len(found) == 2
+    assert torch.equal(found[1].x[:, 0, 0, 0], 255 - few.tasks[1].test.x[:, 0, 0, 0])
+
+
+def test_nothing_there(tmp_path, clean):
+    with pytest.raises(MissingFile, match=f"no CIFAR-100-C in {tmp_path}: unpack"):
+        Twins(tmp_path, clean[0])
+    with pytest.raises(MissingFile, match="no CIFAR-100-C in"):
+        corrupted_tests(tmp_path / "nowhere", clean[0], "fog", 1)
+
+
+def test_no_labels(clean, folder):
+    (folder / "labels.npy").unlink()
+    with pytest.raises(MissingFile, match=f"{folder / 'labels.npy'}: not there"):
+        corrupted_tests(folder, clean[0], "fog", 1)
+
+
+def test_wrong_names_and_severities(clean, folder):
+    with pytest.raises(UnknownName, match=r"no corruption 'frog'; did you mean fog\? \(all: fog, jpeg_compression\)"):
+        corrupted_tests(folder, clean[0], "frog", 1)
+    for severity in (0, 6):
+        with pytest.raises(WrongValue, match=f"severity={severity} is not allowed"):
+            corrupted_tests(folder, clean[0], "fog", severity)
+
+
+def test_other_stream(folder):
+    with pytest.raises(WrongValue, match="has the images of cifar100, not of synthetic"):
+        corrupted_tests(folder, synthetic(seed=1), "fog", 1)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        np.zeros((5 * N, 3, 32, 32), np.uint8),
+        np.zeros((5 * N, 32, 32, 3), np.float32),
+        np.zeros((N, 32, 32, 3), np.uint8),
+    ],
+    ids=["planes first", "floats", "one severity"],
+)
+def test_wrong_images(clean, folder, wrong):
+    np.save(folder / "fog.npy", wrong)
+    with pytest.raises(BadData, match=rf"fog.npy: holds .* instead of uint8 \({5 * N}, 32, 32, 3\)"):
+        corrupted_tests(folder, clean[0], "fog", 1)
+
+
+def test_files_that_are_no_arrays(clean, folder):
+    np.save(folder / "fog.npy", np.array([{"an": "object"}], dtype=object), allow_pickle=True)
+    with pytest.raises(BadData, match=r"fog.npy: cannot be read"):
+        corrupted_tests(folder, clean[0], "fog", 1)
+    for content in (b"", b"nothing of numpy"):
+        (folder / "fog.npy").write_bytes(content)
+        with pytest.raises(BadData, match=r"fog.npy: cannot be read"):
+            corrupted_tests(folder, clean[0], "fog", 1)
+    whole = (folder / "jpeg_compression.npy").read_bytes()
+    (folder / "jpeg_compression.npy").write_bytes(whole[:-1000])
+    with pytest.raises(BadData, match=r"jpeg_compression.npy: cannot be read"):
+        corrupted_tests(folder, clean[0], "jpeg_compression", 1)
+
+
+def swapped(labels):
+    """Two images of one task, but of different classes, change places."""
+    mixed = labels.copy()
+    one, other = np.flatnonzero(labels == 3)[0], np.flatnonzero(labels == 4)[0]
+    mixed[[one, other]] = labels[[other, one]]
+    return np.tile(mixed, 5)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (swapped, "not the test images of 'cifar100-0' in their order"),
+        (lambda labels: np.tile(labels[: N - 1], 5), "not the test images of 'cifar100-"),
+        (lambda labels: np.tile(labels // 5, 5), "not the test images of 'cifar100-0'"),
+        (lambda labels: np.concatenate([np.tile(labels, 4), labels[::-1]]), "labels of the five severities differ"),
+        (lambda labels: np.tile(labels, 5).astype(float), "instead of 50000 whole numbers"),
+        (lambda labels: np.tile(labels, 5)[:-1], "instead of 50000 whole numbers"),
+        (lambda labels: labels[:0], "instead of 50000 whole numbers"),
+        (lambda labels: np.tile(labels, (5, 1)), "instead of 50000 whole numbers"),
+    ],
+)
+def test_wrong_labels(clean, folder, spoil, says):
+    np.save(folder / "labels.npy", spoil(clean[2]))
+    with pytest.raises(BadData, match=f"labels.npy: .*{says}"):
+        corrupted_tests(folder, clean[0], "fog", 1)

@@ -1,0 +1,136 @@
+"""How full layers are: the measure agrees with GPM's own account, and holds for any method."""
+
+import json
+from copy import deepcopy
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from perdure.data.synthetic import synthetic
+from perdure.errors import WrongValue
+from perdure.methods.gpm import GPM
+from perdure.methods.method import Method
+from perdure.nets.alexnet import SlimAlexNet
+from perdure.nets.network import Network
+from perdure.probes.capacity import Capacity
+from perdure.probes.probe import Measured, Subject
+from perdure.report.probes import Result, capacity
+from perdure.seeding import chance
+from perdure.train.learn import learn
+from perdure.train.plan import Plan
+from perdure.train.watch import Learned, Watch
+
+
+class Kept(Watch):
+    def __init__(self) -> None:
+        self.stages: list[Method] = []
+
+    def lesson_over(self, method: Method, learned: Learned) -> None:  # noqa: ARG002
+        self.stages.append(deepcopy(method))
+
+
+@pytest.fixture(scope="module")
+def found(learned_subject: Subject) -> Measured:
+    return Capacity().measure(learned_subject)
+
+
+def shown(measured: Measured, several: int = 1) -> str:
+    console = Console(width=100, file=StringIO())
+    results = [Result(f"run {i}", {}, measured.figures, {}) for i in range(several)]
+    for part in capacity.tables(results):
+        console.print(part, markup=False)
+    return console.file.getvalue()
+
+
+def test_work_is_what_the_meter_counts_and_figures_are_plain(subject: Subject) -> None:
+    probe = Capacity(images=40)
+    some = probe.measure(subject)
+    assert probe.work(subject) == subject.meter.done
+    assert subject.meter.done.looks == 3 * 40
+    json.dumps(some.figures, allow_nan=False)
+    assert set(some.headline) == {"capacity taken", "tasks left"}
+    layers = some.figures["layers"]
+    assert set(layers) == {"conv1", "conv2", "conv3", "fc1", "fc2"}
+    for layer in layers.values():
+        assert layer["taken"] == sorted(layer["taken"])
+        assert 0 < layer["taken"][0] <= layer["taken"][-1] <= layer["directions"]
+        assert layer["own"] is None
+    fullest = max(layers, key=lambda name: layers[name]["taken"][-1] / layers[name]["directions"])
+    assert some.figures["bottleneck"] == fullest
+    assert some.headline["capacity taken"] == pytest.approx(layers[fullest]["percent"][-1])
+
+
+def test_a_task_seen_twice_takes_nothing_new(subject: Subject) -> None:
+    same = Subject(subject.method, [subject.tasks[0]] * 3, stages=[subject.method] * 3)
+    again = Capacity(images=40).measure(same)
+    for layer in again.figures["layers"].values():
+        assert layer["taken"][-1] - layer["taken"][0] <= 1  # only later tasks reach ε
+        assert layer["taken"][1] == layer["taken"][2]
+    assert again.headline["tasks left"] == 100
+    assert again.figures["forecast"]["tasks_left"] is None
+    assert "more than 100" in again.figures["text"][0]
+
+
+def test_a_lower_threshold_takes_less(subject: Subject, found: Measured) -> None:
+    for name, layer in Capacity(threshold=0.8).measure(subject).figures["layers"].items():
+        assert layer["taken"][-1] < found.figures["layers"][name]["taken"][-1]
+
+
+def test_one_stage_serves_all_tasks_of_one_lesson(subject: Subject) -> None:
+    joint = Subject(subject.method, subject.tasks, stages=[subject.method])
+    apart = Subject(subject.method, subject.tasks, stages=[subject.method] * 3)
+    assert Capacity(images=20).measure(joint) == Capacity(images=20).measure(apart)
+
+
+def test_forecast_can_be_checked_against_what_came(found: Measured) -> None:
+    told, layers = found.figures["forecast"], found.figures["layers"]
+    assert [(check["after"], check["at"]) for check in told["checks"]] == [(2, 3)] * 5
+    off = [abs(check["said"] - layers[check["layer"]]["percent"][2]) for check in told["checks"]]
+    assert told["error"] == pytest.approx(sum(off) / 5)
+    assert told["error"] == min(told["errors"][model] for model in ("share", "count", "fading"))
+
+
+def test_one_task_has_no_forecast_and_says_so(subject: Subject) -> None:
+    alone = Capacity(images=20).measure(Subject(subject.method, subject.tasks[:1], stages=subject.stages[:1]))
+    assert alone.figures["forecast"] is None
+    assert set(alone.headline) == {"capacity taken"}
+    assert "needs two tasks" in shown(alone)
+
+
+def test_without_stages_it_says_what_it_needs(subject: Subject) -> None:
+    with pytest.raises(WrongValue, match="capacity needs the method as it was after each lesson"):
+        Capacity().measure(Subject(subject.method, subject.tasks))
+
+
+def test_agrees_with_what_gpm_itself_holds() -> None:
+    """Both see all 90 training images of a task, so layers that take every image's inputs agree to the direction. The
+    first layer takes patches of 24 of them, others than GPM drew, and may be off by a few of its 48. (Conv2 and conv3
+    would, too, if tasks had more images than their 100.)"""
+    stream = synthetic(seed=1, tasks=2)
+    with chance(1, "network"):
+        method = GPM(Network(SlimAlexNet(stream.shape)), threshold_step=0.0)
+    kept = Kept()
+    learned = learn(method, stream, Plan(rate=0.02, epochs=1, batch=16, keep="last"), 1, kept)
+    measured = Capacity().measure(Subject(method, learned.tasks, stages=kept.stages))
+    for name, layer in measured.figures["layers"].items():
+        own = [round(percent * layer["directions"] / 100) for percent in layer["own"]]
+        assert own == [stage.facts()["basis"][name][0] for stage in kept.stages]
+        apart = [abs(mine - other) for mine, other in zip(layer["taken"], own, strict=True)]
+        assert max(apart) <= (3 if name == "conv1" else 0), name
+
+
+def test_tables_mark_the_bottleneck_and_compare(found: Measured) -> None:
+    assert f"{found.figures['bottleneck']} ◂" in shown(found)
+    assert "run 2" in shown(found, several=3)
+
+
+@pytest.mark.parametrize("several", [1, 3])
+def test_draws_every_layer(found: Measured, several: int) -> None:
+    figures = pytest.importorskip("matplotlib.figure")
+    figure = figures.Figure()
+    capacity.draw(figure, [Result(f"run {i}", {}, found.figures, {}) for i in range(several)])
+    panels = [axes for axes in figure.axes if axes.get_visible()]
+    assert len(panels) == several
+    for axes in panels:
+        assert {"conv1", "conv2", "conv3", "fc1", "fc2"} <= {text.get_text().strip() for text in axes.texts}

@@ -1,0 +1,192 @@
+"""The battery against masked gradients: it catches masks, and does not accuse a plain network."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import replace
+
+import pytest
+import torch
+from matplotlib.figure import Figure
+from rich.console import Console
+from torch import Tensor
+
+from perdure.data.synthetic import synthetic
+from perdure.errors import WrongValue
+from perdure.methods.finetune import FineTune
+from perdure.nets.mlp import MLP
+from perdure.nets.network import Look, Network
+from perdure.probes.masking import Edge, Masking, Tempered, _another_seed, _Slope, _vanished, edge, verdict_of
+from perdure.probes.probe import Measured, Meter, Subject
+from perdure.report.probes import Result, room
+from perdure.seeding import chance
+from perdure.train.learn import learn
+from perdure.train.plan import Plan
+from perdure.types import TaskOf, Weights
+
+
+class Masked(FineTune):
+    """A trained network behind something that hides its gradients."""
+
+    before: Callable[[Tensor], Tensor] = staticmethod(lambda x: x)
+    after: Callable[[Tensor], Tensor] = staticmethod(lambda logits: logits)
+
+    def look(self, x: Tensor, task: TaskOf, weights: Weights | None = None, quiet: bool = False) -> Look:
+        seen = super().look(self.before(x), task, weights, quiet)
+        return Look(self.after(seen.logits), seen.features)
+
+
+@pytest.fixture(scope="module")
+def small() -> Subject:
+    """Quick to attack: a perceptron on images of 8 × 8, without batch norm."""
+    stream = synthetic(seed=1, tasks=2, size=8)
+    with chance(1, "network"):
+        method = Masked(Network(MLP(stream.shape, units=(32,))))
+    learned = learn(method, stream, Plan(rate=0.05, epochs=5, batch=16, keep="last"), 1)
+    return Subject(method, learned.tasks, "plain")
+
+
+@pytest.fixture(scope="module")
+def plain(small: Subject) -> Measured:
+    return Masking(strengths=(2 / 255, 8 / 255, 32 / 255), queries=60).measure(replace(small, meter=Meter()))
+
+
+def behind(subject: Subject, **mask: Callable[[Tensor], Tensor]) -> Subject:
+    method = deepcopy(subject.method)
+    for name, change in mask.items():
+        setattr(method, name, change)
+    return Subject(method, subject.tasks, "masked")
+
+
+def verdicts(measured: Measured) -> dict[str, str]:
+    return {check["name"]: check["verdict"] for check in measured.figures["checks"]}
+
+
+QUICK = {"strengths": (32 / 255,), "steps": 10, "queries": 50}
+
+
+def test_a_plain_network_is_not_accused(plain: Measured) -> None:
+    assert set(verdicts(plain).values()) == {"pass"}
+    assert plain.figures["verdict"] == "pass"
+    assert plain.headline == {"masking fails": 0.0, "masking warns": 0.0}
+    curve = plain.figures["curve"]
+    assert curve["strengths"][-1] == 0.5
+    assert curve["clean"] > 90
+    assert curve["PGD"]["accuracy"][-1] < curve["chance"] == pytest.approx(100 / 3)
+    assert curve["images"] == plain.arrays["PGD"].shape[1] == 120
+
+
+def test_a_plain_network_with_batch_norm_is_not_accused(subject: Subject) -> None:
+    """Its images are coupled, and there are few of them."""
+    measured = Masking(strengths=(), images=16, steps=5, queries=5).measure(subject)
+    assert "fail" not in verdicts(measured).values()
+
+
+def test_a_saturated_softmax_is_caught(small: Subject) -> None:
+    found = verdicts(Masking(**QUICK).measure(behind(small, after=lambda logits: 1e4 * logits)))
+    assert found["loss scale"] == found["gradients are there"] == "fail"
+    assert found["white box beats transfer"] == "fail"
+    assert found["same answer twice"] == "pass"
+
+
+def test_a_slope_that_others_lend_does_not_count() -> None:
+    """Batch norm may give a sure image a slope by its pixels; the loss of its own answer has none all the same."""
+    logits = torch.tensor([[40.0, 0.0, 0.0], [10.0, 0.0, 0.0], [0.0, 40.0, 0.0], [10.0, 0.0, 0.0]])
+    slope = torch.ones(4, 1, 2, 2)
+    slope[3] = 0
+    found = _vanished(_Slope(logits, slope), torch.zeros(4, dtype=torch.int64))
+    assert found.tolist() == [True, False, False, True]
+
+
+def test_rounded_inputs_are_caught(small: Subject) -> None:
+    """Their gradient is zero everywhere."""
+    measured = Masking(**QUICK).measure(behind(small, before=lambda x: (4 * x).round() / 4))
+    found = verdicts(measured)
+    assert found["gradients are there"] == found["first order holds"] == found["smooth uphill"] == "fail"
+    assert found["white box beats black box"] == "fail"
+    assert measured.figures["verdict"] == "fail"
+    assert measured.headline["masking fails"] == list(found.values()).count("fail")
+
+
+def test_shattered_gradients_are_caught(small: Subject) -> None:
+    """Ripples too low to change an answer, too steep for a gradient to lead anywhere."""
+    found = verdicts(Masking(**QUICK).measure(behind(small, before=lambda x: x + 0.05 * torch.sin(3000 * x))))
+    assert found["first order holds"] == found["smooth uphill"] == "fail"
+    assert found["white box beats black box"] != "pass"
+    assert found["gradients are there"] == "pass"
+
+
+def test_random_answers_are_caught(small: Subject) -> None:
+    with chance(1, "test"):
+        found = verdicts(Masking(**QUICK).measure(behind(small, before=lambda x: x + 0.1 * torch.randn_like(x))))
+    assert found["same answer twice"] == "fail"
+
+
+def test_work_is_what_the_meter_counts(small: Subject, subject: Subject) -> None:
+    for one, probe in (
+        (replace(small, meter=Meter()), Masking(strengths=(4 / 255, 0.25), images=500, steps=3, queries=4, restarts=2)),
+        (subject, Masking(strengths=(), images=16, steps=1, queries=1)),
+    ):
+        probe.measure(one)
+        assert probe.work(one) == one.meter.done
+
+
+def test_it_finds_the_same_again(small: Subject) -> None:
+    probe = Masking(strengths=(16 / 255,), images=20, steps=3, queries=10)
+    assert probe.measure(small).figures == probe.measure(small).figures
+
+
+@pytest.mark.parametrize("strengths", [(0.0,), (0.1, -0.1), (8.0,)])
+def test_strengths_are_pixels(strengths: tuple[float, ...]) -> None:
+    with pytest.raises(WrongValue, match="such as 4/255"):
+        Masking(strengths=strengths)
+
+
+def test_an_edge_of_an_image_or_two_is_noise() -> None:
+    left = torch.ones(64, dtype=torch.bool)
+
+    def without(n: int) -> Tensor:
+        return torch.arange(64) >= n
+
+    assert edge(left, left) == Edge(0.0, 1.0)
+    assert edge(left, without(2)).p == 0.25
+    assert edge(without(2), left).points == -3.125
+    assert [verdict_of(edge(left, without(n))) for n in (2, 5, 7)] == ["pass", "warn", "fail"]
+    assert verdict_of(edge(left, without(7)), comparisons=8) == "pass"
+    many = torch.ones(2000, dtype=torch.bool)
+    assert verdict_of(edge(many, torch.arange(2000) >= 20)) == "pass"  # sure, but of one point
+
+
+def test_another_seed_may_leave_something_else_only_within_the_interval_or_below_chance() -> None:
+    first, *others = (torch.arange(100) < right for right in (50, 55, 36, 20))
+    assert [_another_seed(first, other, 10.0).verdict for other in others] == ["pass", "warn", "fail"]
+    assert _another_seed(first, others[-1], 50.0).verdict == "pass"
+
+
+def test_dividing_logits_brings_a_slope_back(small: Subject) -> None:
+    sure = behind(small, after=lambda logits: 1e4 * logits).sight(0)
+    x, y = next(sure.batches(20))
+    right = sure.logits(x).argmax(1) == y
+
+    def loss(logits: Tensor) -> Tensor:
+        return torch.nn.functional.cross_entropy(logits, y, reduction="none")
+
+    assert not sure.slope(x, loss)[2][right].any()
+    assert Tempered(sure).slope(x, loss)[2][right].flatten(1).any(1).all()
+    assert torch.equal(Tempered(sure).logits(x).argmax(1), sure.logits(x).argmax(1))
+
+
+@pytest.mark.parametrize("runs", [1, 3])
+def test_it_can_be_shown(plain: Measured, runs: int) -> None:
+    arrays = {name: array.numpy() for name, array in plain.arrays.items()}
+    results = [Result(f"run {n}, seed 1", {}, plain.figures, arrays) for n in range(runs)]
+    shown = room("masking")
+    assert shown is not None
+    console = Console(width=100, record=True)
+    for table in shown.tables(results):
+        console.print(table)
+    text = console.export_text()
+    assert all(check["name"] in text for check in plain.figures["checks"])
+    figure = Figure()
+    shown.draw(figure, results)
+    assert len(figure.axes) == 2 * runs
+    figure.canvas.draw()

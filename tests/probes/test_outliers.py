@@ -1,0 +1,288 @@
+"""Outliers beside their twins: closed forms on a linear network, and the fixture's runs."""
+
+import json
+from dataclasses import replace
+from io import StringIO
+
+import pytest
+import torch
+from rich.console import Console
+from torch import Tensor, nn
+
+from perdure.errors import WrongValue
+from perdure.methods.finetune import FineTune
+from perdure.nets.network import Backbone, Network
+from perdure.ops.contamination import contaminate
+from perdure.ops.outliers import logit_gradient, past_gradient, weight_span
+from perdure.probes.outliers import Outliers, agreement
+from perdure.probes.probe import Measured, Subject
+from perdure.report.probes import Result, outliers
+from perdure.seeding import generator
+from perdure.types import Split, Task
+
+
+class Flat(Backbone):
+    """One linear layer: with the heads, a linear softmax model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(12, 4, bias=False)
+        self.width = 4
+
+    def forward(self, x: Tensor, quiet: bool = False) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+        hidden = self.layer(x.flatten(1))
+        return hidden, hidden
+
+
+def linear(tasks: int = 3, images: int = 20) -> Subject:
+    """Two classes a task, float64; every task has its own normalization, every stage its own weights, and a head for
+    each task so far."""
+    chance = generator(0, "test")
+    made, stages = [], []
+    for task in range(tasks):
+        x = 0.3 + 0.4 * torch.rand(images, 3, 2, 2, generator=chance, dtype=torch.float64)
+        split = Split(x, torch.arange(images) % 2, (0.5,) * 3, (0.25, 0.5 + task / 8, 1.0))
+        made.append(Task(f"task {task}", ("a", "b"), split, split, split))
+        net = Network(Flat()).double()
+        for _ in range(task + 1):
+            net.add_head(2)
+        for weight in net.parameters():
+            weight.data = torch.randn(weight.shape, generator=chance, dtype=torch.float64)
+        stages.append(FineTune(net))
+    return Subject(stages[-1], made, stages=stages)
+
+
+def contaminated(subject: Subject, rate: float, kind: str) -> Subject:
+    dirty = []
+    for number, task in enumerate(subject.tasks):
+        foreign = 1 - task.train.x
+        train = contaminate(task.train, kind, rate, classes=2, chance=generator(0, number), foreign=foreign)  # type: ignore[arg-type]
+        dirty.append(replace(task, train=train))
+    return Subject(subject.method, dirty, stages=subject.stages, clean=subject.tasks)
+
+
+def claim(found: Measured, start: str) -> dict[str, float]:
+    (one,) = [one for one in found.figures["claims"] if one["claim"].startswith(start)]
+    return one
+
+
+def answers(subject: Subject, stage: int, head: int, x: Tensor) -> Tensor:
+    """Of a linear network by hand: images (n, 12), as the network is given them, to logits."""
+    net = subject.stages[stage].net
+    return x @ net.backbone.layer.weight.T @ net.heads[head].weight.T  # type: ignore[union-attr, operator]
+
+
+# --- the functions ---
+
+
+def test_past_gradient_is_the_logit_gradient_over_past_classes() -> None:
+    logits = torch.randn(5, 7, generator=generator(0, "logits"), dtype=torch.float64)
+    by_hand = logit_gradient(logits, torch.tensor([4, 5, 6, 4, 5]))[:, :4].abs().sum(1)
+    torch.testing.assert_close(past_gradient(logits, 4), by_hand)
+
+
+def test_weight_span_is_one_norm_over_all_tensors() -> None:
+    before = {"a": torch.tensor([3.0, 0.0]), "b": torch.tensor([[4.0]])}
+    now = {"a": torch.tensor([3.0, 3.0]), "b": torch.tensor([[0.0]])}
+    assert weight_span(now, before) == pytest.approx((5.0, 1.0))
+
+
+def test_agreement_needs_three_lessons_that_differ() -> None:
+    assert agreement([1.0, 2.0, 3.0], [2.0, 4.0, 6.0]) == pytest.approx(1.0)
+    assert agreement([1.0, 2.0], [2.0, 4.0]) is None
+    assert agreement([1.0, 1.0, 1.0], [2.0, 4.0, 6.0]) is None
+
+
+# --- closed forms ---
+
+
+def test_first_order_is_exact_for_small_steps_and_adversaries_climb() -> None:
+    """The error of Eq. 2 is of second order: a tenth of the step has a hundredth of it."""
+    gaps = []
+    for strength in (1e-2, 1e-3):
+        found = Outliers(strength=strength).measure(linear()).figures
+        gaps.append(abs(found["mean"]["excess"] - found["mean"]["first_order"]))
+        assert found["mean"]["excess"] > 0
+    assert gaps[1] == pytest.approx(gaps[0] / 100, rel=0.1)
+
+
+@torch.no_grad()
+def test_figures_of_a_linear_network_by_hand() -> None:
+    """Adversarial outliers of task 1 (the second): Eqs. 2–4 without the probe."""
+    subject, step = linear(), 0.05
+    found = Outliers(strength=step).measure(subject).figures["tasks"][1]
+    split = subject.tasks[1].train
+    net = subject.stages[1].net
+    whole = net.backbone.layer.weight, net.heads[1].weight
+    scale = torch.tensor(split.std).double().repeat_interleave(4)
+    x, y = ((split.x - 0.5) / scale.view(1, 3, 2, 2)).flatten(1), split.y
+    wrong = answers(subject, 1, 1, x).softmax(1) - nn.functional.one_hot(y, 2)
+    slope = wrong @ whole[1] @ whole[0] / scale  # by pixels
+    odd = x + step * slope.sign() / scale
+    loss = [nn.functional.cross_entropy(answers(subject, 1, 1, images), y) for images in (x, odd)]
+    assert found["excess"]["real"] == pytest.approx(float(loss[1] - loss[0]))
+    assert found["excess"]["first_order"] == pytest.approx(step * float(slope.abs().sum(1).mean()))
+    for images, side in ((x, "clean"), (odd, "outlier")):
+        logits = torch.cat([answers(subject, 1, head, images) for head in (0, 1)], 1)
+        assert found["past_gradient"][side] == pytest.approx(float(logits.softmax(1)[:, :2].sum(1).mean()))
+        errors = answers(subject, 1, 1, images).softmax(1) - nn.functional.one_hot(y, 2)
+        by_weights = (errors @ whole[1]).T @ images / len(images)
+        assert found["weight_gradient"][side] == pytest.approx(float(by_weights.norm()))
+
+
+@torch.no_grad()
+def test_spans_and_past_losses_are_from_one_stage_to_the_next() -> None:
+    subject = linear()
+    layers = [stage.net.backbone.layer.weight for stage in subject.stages]
+
+    def loss(task: int, stage: int) -> float:
+        split = subject.tasks[task].train
+        logits = answers(subject, stage, task, split.normalize(split.x).flatten(1))
+        return float(nn.functional.cross_entropy(logits, split.y))
+
+    for number, found in enumerate(Outliers().measure(subject).figures["tasks"]):
+        if number:
+            rises = [loss(old, number) - loss(old, number - 1) for old in range(number)]
+            assert found["past_loss_rise"] == pytest.approx(sum(rises) / number)
+            span = float((layers[number] - layers[number - 1]).norm())
+            assert found["span"] == pytest.approx(span)
+            assert found["relative_span"] == pytest.approx(span / float(layers[number - 1].norm()))
+        else:
+            assert found["span"] is found["past_loss_rise"] is None
+
+
+def test_identical_twins_differ_in_nothing() -> None:
+    subject = linear()
+    same = [replace(task, train=replace(task.train, x=1 - task.train.x)) for task in subject.tasks]
+    twin = Subject(subject.method, same, stages=subject.stages, clean=same)
+    found = Outliers(strength=1e-300).measure(twin)  # so small a step that no pixel moves
+    assert found.headline["excess loss"] == 0
+    assert found.headline["past gradient ×"] == found.headline["weight gradient ×"] == 1
+    assert claim(found, "Eq. 2")["held"] == claim(found, "Eq. 3")["held"] == claim(found, "Eq. 4")["held"] == 0
+
+
+def test_foreign_images_come_from_the_task_before() -> None:
+    """Where that task has the same images, nothing is foreign."""
+    subject = linear(tasks=2)
+    alike = [subject.tasks[0], replace(subject.tasks[1], train=subject.tasks[0].train)]
+    found = Outliers(kind="foreign").measure(Subject(subject.method, alike, stages=subject.stages))
+    assert [task["excess"]["real"] for task in found.figures["tasks"]] == [0, 0]
+    assert Outliers(kind="foreign").measure(subject).figures["tasks"][1]["excess"]["real"] != 0
+    with pytest.raises(WrongValue, match="there is one task"):
+        Outliers(kind="foreign").measure(linear(tasks=1))
+
+
+def test_noise_moves_less_than_the_adversary() -> None:
+    by_kind = [Outliers(kind=kind).measure(linear()).headline["excess loss"] for kind in ("noise", "adversarial")]
+    assert abs(by_kind[0]) < by_kind[1] / 2
+
+
+# --- outliers that the run learned from ---
+
+
+@torch.no_grad()
+def test_contaminated_rows_are_found_and_stand_beside_their_originals() -> None:
+    subject = contaminated(linear(images=200), 0.1, "foreign")
+    found = Outliers(images=50).measure(subject).figures
+    assert found["source"] == "those of the run"
+    assert [(task["images"], task["outliers"]) for task in found["tasks"]] == [(50, 20)] * 3
+    few = Outliers(images=8).measure(subject).figures["tasks"]  # outliers come first
+    assert [(task["images"], task["outliers"]) for task in few] == [(8, 8)] * 3
+    pure = subject.clean[0].train
+    changed = (subject.tasks[0].train.x != pure.x).flatten(1).any(1)
+    scale = torch.tensor(pure.std).double().view(1, 3, 1, 1)
+    loss = [
+        nn.functional.cross_entropy(
+            answers(subject, 0, 0, ((split.x - 0.5) / scale).flatten(1)[changed]), split.y[changed]
+        )
+        for split in (pure, subject.tasks[0].train)
+    ]
+    assert found["tasks"][0]["excess"]["real"] == pytest.approx(float(loss[1] - loss[0]))
+    assert found["tasks"][0]["loss"]["clean"] == pytest.approx(float(loss[0]))
+
+
+def test_wrong_labels_cost_what_no_gradient_by_pixels_foretells() -> None:
+    found = Outliers().measure(contaminated(linear(images=100), 0.2, "labels")).figures["tasks"][1]
+    assert found["excess"]["first_order"] == 0
+    assert found["excess"]["real"] != 0
+    assert found["past_gradient"]["ratio"] == 1
+
+
+def test_a_task_without_outliers_among_contaminated_ones_has_no_figures() -> None:
+    subject = contaminated(linear(), 0.2, "foreign")
+    mixed = Subject(subject.method, [subject.clean[0], *subject.tasks[1:]], stages=subject.stages, clean=subject.clean)
+    probe = Outliers()
+    found = probe.measure(mixed)
+    first = found.figures["tasks"][0]
+    assert first["outliers"] == 0
+    assert first["excess"] is first["loss"] is first["weight_gradient"] is None
+    assert found.figures["tasks"][1]["excess"] is not None
+    assert probe.work(mixed) == mixed.meter.done
+    assert "task 0" in shown(found)
+
+
+# --- the fixture's runs ---
+
+
+@pytest.fixture(scope="module")
+def found(learned_subject: Subject) -> Measured:
+    return Outliers(images=64).measure(learned_subject)
+
+
+def shown(measured: Measured, several: int = 1) -> str:
+    console = Console(width=100, file=StringIO())
+    for part in outliers.tables([Result(f"run {i}", {}, measured.figures, {}) for i in range(several)]):
+        console.print(part, markup=False)
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+@pytest.mark.parametrize("kind", ["adversarial", "noise", "foreign"])
+def test_work_is_what_the_meter_counts(subject: Subject, kind: str) -> None:
+    probe = Outliers(kind=kind, images=16)  # type: ignore[arg-type]
+    json.dumps(probe.measure(subject).figures, allow_nan=False)
+    assert probe.work(subject) == subject.meter.done
+
+
+def test_the_meter_is_right_where_one_lesson_held_all_tasks(subject: Subject) -> None:
+    joint = Subject(subject.method, subject.tasks, stages=[subject.method])
+    probe = Outliers(images=16)
+    measured = probe.measure(joint)
+    assert probe.work(joint) == joint.meter.done
+    assert "weight span" not in measured.headline
+    assert all(task["span"] is None for task in measured.figures["tasks"])
+
+
+def test_adversaries_of_a_trained_network_do_what_eqs_2_to_4_say(found: Measured) -> None:
+    assert set(found.headline) == {"excess loss", "past gradient ×", "weight gradient ×", "weight span"}
+    assert found.headline["excess loss"] > 0
+    assert found.headline["weight gradient ×"] > 1
+    assert claim(found, "Eq. 2")["held"] > 90
+    assert claim(found, "Eq. 2")["of"] == 3 * 64
+    assert claim(found, "Eq. 3")["of"] == 2 * 64  # the first task has no past
+    assert found.figures["tasks"][0]["past_gradient"] is None
+
+
+def test_without_stages_it_says_what_it_needs(subject: Subject) -> None:
+    bare = Subject(subject.method, subject.tasks)
+    for ask in (Outliers().measure, Outliers().work):
+        with pytest.raises(WrongValue, match="outliers needs the method as it was after each lesson"):
+            ask(bare)
+
+
+def test_tables_tell_tasks_lessons_and_claims(found: Measured) -> None:
+    text = shown(found)
+    assert "synthetic-2" in text
+    assert "Eq. 4" in text
+    assert "run 2" in shown(found, several=3)
+
+
+@pytest.mark.parametrize("several", [1, 3])
+def test_draws_three_panels_for_each_result(found: Measured, several: int) -> None:
+    figures = pytest.importorskip("matplotlib.figure")
+    figure = figures.Figure()
+    outliers.draw(figure, [Result(f"run {i}", {}, found.figures, {}) for i in range(several)])
+    assert len(figure.axes) == 3 * several
+    for axes in figure.axes:
+        assert {text.get_text() for text in axes.texts} == {"clean", "outliers"}
+        top = max(float(height) for line in axes.lines for height in line.get_ydata())
+        assert axes.get_ylim()[0] == 0 < top < axes.get_ylim()[1]  # nothing is cut off

@@ -1,0 +1,135 @@
+"""Attacks crafted on one method and tried on another."""
+
+from copy import deepcopy
+from dataclasses import replace
+
+import pytest
+import torch
+from matplotlib.figure import Figure
+from rich.console import Console
+from torch import Tensor
+
+from perdure.data.synthetic import synthetic
+from perdure.errors import WrongValue
+from perdure.methods.finetune import FineTune
+from perdure.nets.mlp import MLP
+from perdure.nets.network import Look, Network
+from perdure.ops.attacks import Ball, pgd
+from perdure.probes.probe import Meter, Subject, Work
+from perdure.probes.transfer import Transfer
+from perdure.report.probes import Result, room
+from perdure.seeding import chance, generator
+from perdure.train.learn import learn
+from perdure.train.plan import Plan
+from perdure.types import TaskOf, Weights
+
+
+class Rounded(FineTune):
+    """Has no gradient by the pixels."""
+
+    def look(self, x: Tensor, task: TaskOf, weights: Weights | None = None, quiet: bool = False) -> Look:
+        return super().look((8 * x).round() / 8, task, weights, quiet)
+
+
+@pytest.fixture(scope="module")
+def trained() -> tuple[Subject, Subject]:
+    """Two networks that learned the same from other first weights."""
+    stream = synthetic(seed=1, tasks=2, size=8)
+    found = []
+    for seed in (1, 2):
+        with chance(seed, "network"):
+            method = FineTune(Network(MLP(stream.shape, units=(32,))))
+        learned = learn(method, stream, Plan(rate=0.05, epochs=5, batch=16, keep="last"), seed)
+        found.append(Subject(method, learned.tasks, f"seed {seed}"))
+    return found[0], found[1]
+
+
+@pytest.fixture
+def pair(trained: tuple[Subject, Subject]) -> list[Subject]:
+    return [replace(subject, meter=Meter()) for subject in trained]
+
+
+def rounded(subject: Subject) -> Subject:
+    method = Rounded(deepcopy(subject.method.net))
+    return Subject(method, subject.tasks, "rounded")
+
+
+def test_every_cell_is_what_is_left_of_the_column(pair: list[Subject]) -> None:
+    figures = Transfer(strength=16 / 255, steps=5, images=40).measure_across(pair).figures
+    a, b = pair[0].sight(1), pair[1].sight(1)
+    x, y = next(a.batches(40))
+    moved = pgd(a, x, y, Ball("linf", 16 / 255), steps=5, chance=generator(0, "transfer", 1))
+    assert figures["by_task"][1][0] == [100 * int((s.logits(moved).argmax(1) == y).sum()) / 40 for s in (a, b)]
+    matrix = figures["matrix"]
+    assert matrix[0][1] == pytest.approx(sum(part[0][1] for part in figures["by_task"]) / 2)
+    assert matrix[0][0] < matrix[1][0] <= figures["clean"][0]
+    assert matrix[1][1] < matrix[0][1] <= figures["clean"][1]
+    low, high = figures["intervals"][0][1]
+    assert low <= matrix[0][1] <= high
+    assert figures["names"] == ["seed 1", "seed 2"]
+    assert figures["flags"] == []
+
+
+def test_a_method_that_hides_its_gradients_is_flagged(pair: list[Subject]) -> None:
+    measured = Transfer(strength=32 / 255, steps=10).measure_across([pair[0], rounded(pair[0])])
+    assert [(flag["from"], flag["on"], flag["verdict"]) for flag in measured.figures["flags"]] == [
+        ("seed 1", "rounded", "fail")
+    ]
+    assert measured.headline["masked"] == 1
+
+
+def test_work_is_what_all_meters_count(pair: list[Subject], subject: Subject) -> None:
+    one = replace(subject, name="again", meter=Meter())
+    for subjects, images in ((pair, None), ([subject, one], 16)):
+        probe = Transfer(steps=2, images=images)
+        probe.measure_across(subjects)
+        assert probe.work_across(subjects) == sum((s.meter.done for s in subjects), Work())
+        assert subjects[0].meter.done == subjects[1].meter.done
+
+
+def test_the_same_method_twice_is_white_box_throughout(pair: list[Subject]) -> None:
+    figures = Transfer(strength=8 / 255, steps=3).measure_across([pair[0], pair[0]]).figures
+    assert figures["matrix"][0] == figures["matrix"][1]
+    assert len(set(figures["matrix"][0])) == 1
+
+
+def test_only_tasks_that_all_learned_count(pair: list[Subject]) -> None:
+    shorter = replace(pair[1], tasks=pair[1].tasks[:1])
+    figures = Transfer(steps=1).measure_across([pair[0], shorter]).figures
+    assert figures["tasks"] == ["synthetic-0"]
+
+
+@pytest.mark.parametrize("change", ["name", "size", "labels"])
+def test_other_data_are_refused(pair: list[Subject], change: str) -> None:
+    task = pair[1].tasks[0]
+    cut = replace(task.test, x=task.test.x[:-1], y=task.test.y[:-1])
+    other = {
+        "name": replace(task, name="other"),
+        "size": replace(task, test=cut),
+        "labels": replace(task, test=replace(task.test, y=task.test.y.roll(1))),
+    }[change]
+    with pytest.raises(WrongValue, match="did not learn the same"):
+        Transfer().measure_across([pair[0], replace(pair[1], tasks=[other])])
+
+
+def test_one_method_has_nothing_to_transfer_to(pair: list[Subject]) -> None:
+    with pytest.raises(WrongValue, match="two runs or more"):
+        Transfer().work_across(pair[:1])
+
+
+def test_it_can_be_shown(pair: list[Subject]) -> None:
+    subjects = [pair[0], rounded(pair[0]), pair[1]]
+    measured = Transfer(strength=32 / 255, steps=5).measure_across(subjects)
+    result = Result("seed 1 | rounded | seed 2", {}, measured.figures, {})
+    shown = room("transfer")
+    assert shown is not None
+    console = Console(width=100, record=True)
+    for table in shown.tables([result]):
+        console.print(table)
+    assert "crafted on seed 1 takes" in console.export_text()
+    figure = Figure()
+    shown.draw(figure, [result])
+    texts = {text.get_text() for text in figure.axes[0].texts}
+    assert f"{measured.figures['matrix'][0][1]:.1f}*" in texts
+    figure.canvas.draw()
+    assert torch.equal(measured.arrays["right"][1, 1], measured.arrays["right"][1, 1].bool().to(torch.uint8))
