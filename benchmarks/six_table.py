@@ -16,13 +16,13 @@ from typing import Any
 
 from perdure import registry
 from perdure.lab.spec import spec
-from perdure.lab.store import run_directory
+from perdure.lab.store import read_probes, run_directory
 
 
 def one(method: str, seed: int, out: Path) -> dict[str, Any]:
     wanted = spec(method, "six", seed=seed)
     path = run_directory(out, "six", method, wanted.digest()) / "record.json"
-    if not path.is_file():
+    if not (path.is_file() and (path.parent / "probes/fgsm.json").is_file()):
         words = ["run", method, "six", "--seed", str(seed), "--probe", "fgsm", "--out", str(out), "--json"]
         command = [sys.executable, "-m", "perdure.cli.main", *words]
         done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
@@ -33,7 +33,7 @@ def one(method: str, seed: int, out: Path) -> dict[str, Any]:
         if done.returncode:
             return {}
     record: dict[str, Any] = json.loads(path.read_text("utf-8"))
-    return record
+    return {**record, "probes": read_probes(path.parent, record)}
 
 
 def main() -> None:
@@ -58,7 +58,7 @@ def main() -> None:
             [record["acc"] for record in done],
             [record["bwt"] for record in done],
             [record["learning_accuracy"] for record in done],
-            *([record["fgsm"]["acc"][i] for record in done] for i in range(3)),
+            *([record["probes"]["fgsm"]["acc"][i] for record in done] for i in range(3)),
         ]
         seconds = statistics.median(record["seconds"] for record in done)
         held = statistics.mean(sum(record["memory_bytes"].values()) for record in done) / 1e6

@@ -36,6 +36,20 @@ def test_python_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert backbone[1].equal(backbone[2])  # the second task left it alone
 
 
+def test_python_of_the_laboratory_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    from perdure.data.synthetic import synthetic
+    from perdure.lab.run import run
+    from perdure.lab.spec import spec
+
+    names: dict[str, object] = {}
+    for block in re.findall(r"```python\n(.*?)```", (ROOT / "docs/laboratory.md").read_text("utf-8"), re.DOTALL):
+        exec(compile(block, "laboratory.md", "exec"), names)
+    assert "PGD-5 2/255" in capsys.readouterr().out
+    path = run(spec("gpm", "synthetic", tasks=2, plan={"epochs": 1}), out=tmp_path)["path"]
+    module = names["as_module"](path, 1)  # type: ignore[operator]
+    assert module(synthetic(seed=1).tasks[1].test.x[:4]).shape == (4, 3)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text("utf-8")):

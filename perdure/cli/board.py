@@ -73,6 +73,10 @@ class Board:
                     f"{line.name}: task {line.task}, epoch {line.epoch}: loss {line.loss:.3f}, {line.accuracy:.1f} % "
                     f"on validation data, {facts['seconds']:.1f} s"
                 )
+        elif kind == "probe":
+            line.note = f"measures {facts['name']}, about {lasting(facts['seconds'])}"
+            if not self.console.is_terminal:
+                self.say(f"{line.name}: {line.note}")
         elif kind == "caution":
             self.say(f"{line.name}: caution: {facts['text']}")
         elif kind == "lost":

@@ -44,7 +44,7 @@ def listing(out: Path, words: Sequence[str], as_json: bool) -> None:
         print(json.dumps({"store": str(out), "runs": [row._asdict() for row in rows]}, ensure_ascii=False))
         return
     if rows:
-        print("\n".join(_lines([HEAD, *(_cells(row) for row in rows)])))
+        print("\n".join(_lines(_columns(rows))))
     else:
         notes.print(f"no {' '.join([*words, 'runs'])} in {out}", markup=False, soft_wrap=True)
     for row in rows:
@@ -52,7 +52,7 @@ def listing(out: Path, words: Sequence[str], as_json: bool) -> None:
             notes.print(f"{row.state}: {row.problem}", markup=False, soft_wrap=True)
 
 
-HEAD = ("run", "benchmark", "method", "network", "seed", "tasks", "ACC", "BWT", "seconds", "state")
+HEAD = ("run", "benchmark", "method", "network", "seed", "tasks", "outliers", "ACC", "BWT", "seconds", "state")
 TO_THE_RIGHT = {"seed", "tasks", "ACC", "BWT", "seconds"}
 
 
@@ -60,7 +60,17 @@ def _cells(row: "Row") -> tuple[str, ...]:
     scores = (_figure(row.acc, ".1f"), _figure(row.bwt, "+.1f"), _figure(row.seconds, ".0f"))
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(row.finished)) if row.finished else ""
     names = (row.benchmark or "–", row.method or "–", row.network or "–")
-    return (row.digest, *names, _figure(row.seed), _figure(row.tasks), *scores, f"{row.state} {when}".strip())
+    counts = (_figure(row.seed), _figure(row.tasks), row.outliers or "–")
+    return (row.digest, *names, *counts, *scores, f"{row.state} {when}".strip())
+
+
+def _columns(rows: Sequence["Row"]) -> list[tuple[str, ...]]:
+    """Head and cells; a word on outliers only where some run has them."""
+    cells = [HEAD, *(_cells(row) for row in rows)]
+    if any(row.outliers for row in rows):
+        return cells
+    at = HEAD.index("outliers")
+    return [(*line[:at], *line[at + 1 :]) for line in cells]
 
 
 def _figure(value: float | None, form: str = "") -> str:
@@ -70,7 +80,7 @@ def _figure(value: float | None, form: str = "") -> str:
 def _lines(cells: Sequence[tuple[str, ...]]) -> Iterator[str]:
     """Columns of even width. By hand: rich takes seconds for ten thousand rows."""
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    sides = [">" if name in TO_THE_RIGHT else "<" for name in HEAD]
+    sides = [">" if name in TO_THE_RIGHT else "<" for name in cells[0]]
     for row in cells:
         yield "  ".join(f"{c:{s}{w}}" for c, s, w in zip(row, sides, widths, strict=True)).rstrip()
 
@@ -181,7 +191,7 @@ def gathered(root: Path, rows: Sequence["Row"], per: str) -> Table:
         if record is None:
             notes.print(f"left out: {row.problem or row.path}", markup=False, soft_wrap=True)
             continue
-        facts = flat(row, record)
+        facts = flat(row, {**record, "probes": store.read_probes(root / row.path, record)})
         table += [facts] if per == "run" else [{**facts, **task} for task in tasks_of(record)]
     if left_out:
         notes.print(f"left out: {left_out} unfinished")
@@ -189,8 +199,10 @@ def gathered(root: Path, rows: Sequence["Row"], per: str) -> Table:
 
 
 def flat(row: "Row", record: dict[str, Any]) -> dict[str, Any]:
-    """A record as one row: names and figures, and values, plan and settings as values.radius, plan.rate …"""
+    """A record as one row: names and figures, and values, plan and settings as values.radius, plan.rate …; what was
+    measured as measured.ECE …"""
     from perdure.lab import shelf
+    from perdure.report.stats import headlines
 
     names = {name: record[name] for name in ("method", "benchmark", "network", "seed")}
     figures = {name: record.get(name) for name in ("acc", "bwt", "learning_accuracy", "forgetting", "seconds")}
@@ -202,11 +214,13 @@ def flat(row: "Row", record: dict[str, Any]) -> dict[str, Any]:
         "run": row.digest,
         **names,
         "tasks": row.tasks,
+        "outliers": row.outliers,
         **figures,
         **held,
         "finished": finished,
         **machine,
         **groups,
+        **{f"measured.{name}": figure for name, figure in headlines(record).items()},
     }
 
 

@@ -57,7 +57,7 @@ def run_record(path: Path) -> dict[str, Any] | None:
         record = read_record(path)
     except Damaged as error:
         raise PerdureError(f"{error}; run it again") from None
-    return None if record is None else {**record, **read_probes(path, record), "path": str(path)}
+    return None if record is None else {**record, "probes": read_probes(path, record), "path": str(path)}
 
 
 def _run_of_hash(name: str, out: Path) -> dict[str, Any] | None:

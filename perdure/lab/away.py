@@ -20,7 +20,7 @@ import torch
 
 import perdure
 from perdure.errors import Busy, Damaged, PerdureError, Stopped
-from perdure.lab.job import Job, Tell, Teller
+from perdure.lab.job import Job, Measurer, Tell, Teller
 from perdure.lab.opening import open_stream
 from perdure.lab.run import finished
 from perdure.lab.saver import discard, latest, prune
@@ -116,7 +116,7 @@ def do_away(order: Order, line: Line) -> tuple[Outcome, Files]:
         _same_version(order, line)
         with _inside(order.folder):
             job = replace(job, root=order.data if order.data and Path(order.data).exists() else None)
-            record, files = (job.run(Teller(line.tell)), {}) if shared else _apart(job, line)
+            record, files = (job.run(Teller(line.tell), Measurer(line.tell)), {}) if shared else _apart(job, line)
     except Busy as error:
         return Outcome("busy", {"error": str(error)}), {}
     except PerdureError as error:
@@ -170,7 +170,7 @@ def _apart(job: Job, line: Line) -> tuple[dict[str, Any], Files]:
             write(path / name, content)
         mirror = Mirror(path, line)
         try:
-            record = replace(job, out=own).run(Several([Teller(line.tell), mirror]), stream)
+            record = replace(job, out=own).run(Several([Teller(line.tell), mirror]), Measurer(line.tell), stream)
         finally:
             mirror.send()
         files = {name: (path / name).read_bytes() for name in mirror.news()}

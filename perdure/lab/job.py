@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from perdure.errors import Busy, PerdureError, Stopped
+from perdure.lab.measure import Gauge
 from perdure.lab.run import run
 from perdure.lab.spec import RunSpec
+from perdure.probes.probe import Work
 from perdure.train.plan import Plan
 from perdure.train.watch import Epoch, Watch
 from perdure.types import Lesson, Stream
@@ -28,7 +30,7 @@ class Job:
     every: float = 60.0  # seconds between checkpoints
     trackers: tuple[str, ...] = ()  # who else is told how it goes
 
-    def run(self, watch: Watch, stream: Stream | None = None) -> dict[str, Any]:
+    def run(self, watch: Watch, gauge: Gauge, stream: Stream | None = None) -> dict[str, Any]:
         """Do it here and now."""
         return run(
             self.spec,
@@ -40,6 +42,7 @@ class Job:
             every=self.every,
             trackers=self.trackers,
             watch=watch,
+            gauge=gauge,
         )
 
     @property
@@ -56,15 +59,16 @@ class Job:
         return cls(**{**content, "spec": spec, **lists})
 
 
-Kind = Literal["started", "epoch", "caution", "done", "failed", "stopped", "lost"]
+Kind = Literal["started", "epoch", "probe", "caution", "done", "failed", "stopped", "lost"]
 
 
 @dataclass(frozen=True)
 class Event:
     """Something that happened to a job.
 
-    Facts by kind: epoch has lesson, epoch, epochs, loss, accuracy, seconds; caution has text; done has record;
-    failed, stopped and lost have error, one line. A lost job, whose worker is gone, will be tried again.
+    Facts by kind: epoch has lesson, epoch, epochs, loss, accuracy, seconds; probe, which begins, has name and the
+    seconds it is expected to take; caution has text; done has record; failed, stopped and lost have error, one line. A
+    lost job, whose worker is gone, will be tried again.
     """
 
     job: int  # its place among the jobs
@@ -99,11 +103,22 @@ class Teller(Watch):
         self.tell("epoch", {**place, **valid})
 
 
+class Measurer(Gauge):
+    """Passes on what is measured of it."""
+
+    def __init__(self, tell: Tell) -> None:
+        super().__init__()
+        self.tell = tell
+
+    def begin(self, name: str, work: Work, seconds: float) -> None:  # noqa: ARG002
+        self.tell("probe", {"name": name, "seconds": seconds})
+
+
 def work(job: Job, tell: Tell) -> None:
     """Do one job here and now. Errors that a user can mend are told, not raised; others are told with their kind."""
     tell("started", {})
     try:
-        record = _patiently(lambda: job.run(Teller(tell)))
+        record = _patiently(lambda: job.run(Teller(tell), Measurer(tell)))
     except PerdureError as error:
         tell("stopped" if isinstance(error, Stopped) else "failed", {"error": str(error)})
     except Exception as error:  # a fault of ours must not take the other runs with it

@@ -11,7 +11,6 @@ import tomli_w
 import torch
 
 import perdure
-from perdure import registry
 from perdure.errors import Damaged
 from perdure.lab import checkpoint
 from perdure.lab.cautions import cautions
@@ -80,13 +79,13 @@ def run(
         already_done = record is not None
         if record is None:
             method = build(spec, stream).to(place)
-            looks_back = any(registry.probes.load(one.name).needs_stages for one in wanted)
+            looks_back = any(one.make(stream).needs_stages for one in wanted)
             keepers = [Keeper(path, digest)] if stages or looks_back else []
             record = _go_on(spec, stream, method, path, digest, without, Several([watch, *keepers]), every)
         if {one.key for one in wanted} - read_probes(path, record).keys() or stages:
             opened = open_run(path, record, root, place, gauge or Gauge(), stream)
             measure(with_stages(opened, watch) if stages else opened, wanted, watch)
-    return {**record, **read_probes(path, record), "path": str(path), "already_done": already_done}
+    return {**record, "probes": read_probes(path, record), "path": str(path), "already_done": already_done}
 
 
 def finished(path: Path, watch: Watch) -> dict[str, Any] | None:

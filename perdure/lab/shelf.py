@@ -20,7 +20,7 @@ from perdure.errors import Damaged, PerdureError, UnknownName, WrongValue
 from perdure.lab import store
 
 INDEX = ".index.json"
-SCHEMA = [2, store.SCHEMA]  # of the index, and of the records that were read for it
+SCHEMA = [3, store.SCHEMA]  # of the index, and of the records that were read for it
 
 State = Literal["finished", "unfinished", "failed", "damaged", "newer"]
 STATES: tuple[State, ...] = ("finished", "unfinished", "failed", "damaged", "newer")
@@ -41,6 +41,7 @@ class Row(NamedTuple):
     seconds: float | None = None
     finished: float | None = None  # seconds since 1970
     problem: str | None = None  # of one that failed, is damaged or newer
+    outliers: str | None = None  # among its training images
 
     @property
     def digest(self) -> str:
@@ -180,14 +181,19 @@ def _read(root: Path, path: str, seen: Seen) -> Row:
     return Row(path, "unfinished", **names)
 
 
-NAMES = ("method", "benchmark", "network", "seed", "tasks")
+NAMES = ("method", "benchmark", "network", "seed", "tasks", "outliers")
 
 
 def _finished(root: Path, path: str, record: dict[str, Any], seen: Seen) -> Row:
     try:
-        known = {name: record[name] for name in (*NAMES, "acc", "bwt", "seconds")}
+        known = {name: record[name] for name in ("method", "benchmark", "network", "seed", "acc", "bwt", "seconds")}
         finished = round(seen.mtime_ns / 1e9, 3)
-        return Row(path, "finished", **known | {"tasks": len(record["accuracy_matrix"][-1]), "finished": finished})
+        counted = {
+            "tasks": len(record["accuracy_matrix"][-1]),
+            "outliers": record.get("outliers"),
+            "finished": finished,
+        }
+        return Row(path, "finished", **known | counted)
     except (KeyError, TypeError, IndexError):
         place = root / path / "record.json"
         raise Damaged(f"{place}: not a record of a run", place) from None

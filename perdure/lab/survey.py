@@ -73,7 +73,7 @@ def _look(spec: RunSpec, stream: Stream, out: Path, probes: Sequence[str]) -> Pl
     wanted = {asked(probe).key for probe in probes}
     if record is None or not wanted <= (measured := read_probes(path, record)).keys():
         return Planned(spec, path, lessons)
-    return Planned(spec, path, lessons, {**record, **measured, "path": str(path)})
+    return Planned(spec, path, lessons, {**record, "probes": measured, "path": str(path)})
 
 
 def lessons_of(spec: RunSpec, stream: Stream) -> int:

@@ -11,11 +11,9 @@ from torch import Tensor
 
 from perdure.methods.method import Method
 from perdure.nets.network import Network
-from perdure.ops.subspace import GradientMemory, columns, layer_inputs
+from perdure.ops.subspace import GradientMemory, layer_inputs, representations
 from perdure.schema import Count, Share, Variant
 from perdure.types import Batch, Gradient, Lesson
-
-COLUMNS = 20_000  # about as many as the papers take from AlexNet's first layer; for layers that name no image count
 
 
 class GPM(Method):
@@ -62,15 +60,9 @@ class GPM(Method):
         """Inputs of every layer as columns (Alg. 2, lines 1–2): the whole batch goes through the network at once, then
         each layer takes patches of its first few images."""
         self.eval()
-        inputs = layer_inputs(self.net.backbone, lambda: self.look(batch.x, batch.task))
-        found = {}
-        for name, layer in self.net.backbone.layers().items():
-            x = inputs[name]
-            wanted = self.net.backbone.patch_images.get(name)
-            if wanted is None:
-                wanted = -(-COLUMNS // columns(x[:1], layer).shape[1])
-            found[name] = columns(x[:wanted], layer)
-        return found
+        backbone = self.net.backbone
+        inputs = layer_inputs(backbone, lambda: self.look(batch.x, batch.task))
+        return representations(inputs, backbone.layers(), backbone.patch_images)
 
     def memory_bytes(self) -> dict[str, int]:
         return {"bases": self.memory.bytes()}

@@ -14,6 +14,7 @@ from perdure.ops.bank import Bank
 from perdure.types import Gradient
 
 Layer = nn.Conv2d | nn.Linear
+COLUMNS = 20_000  # about as many as the papers take from AlexNet's first layer; for layers that name no image count
 
 
 def layers_of(module: nn.Module) -> dict[str, Layer]:
@@ -54,6 +55,18 @@ def columns(x: Tensor, layer: Layer) -> Tensor:
     n, rows, positions = patches.shape
     grouped = patches.reshape(n, layer.groups, rows // layer.groups, positions)
     return grouped.permute(2, 1, 0, 3).reshape(rows // layer.groups, -1)
+
+
+def representations(
+    inputs: Mapping[str, Tensor], layers: Mapping[str, Layer], images: Mapping[str, int]
+) -> dict[str, Tensor]:
+    """Every layer's inputs as columns, cut from the first so many images; from enough of them where it is not said."""
+    found = {}
+    for name, layer in layers.items():
+        x = inputs[name]
+        wanted = images.get(name) or -(-COLUMNS // columns(x[:1], layer).shape[1])
+        found[name] = columns(x[:wanted], layer)
+    return found
 
 
 def _padding(layer: nn.Conv2d) -> list[int]:

@@ -1,31 +1,16 @@
 """How much of each layer's input space is taken after each task, and how many more tasks fit."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from perdure.errors import WrongValue
 from perdure.methods.method import Method
 from perdure.ops.capacity import FAR, MODELS, NEEDS_TWO, Forecast, first_full, forecast, taken_after
-from perdure.ops.subspace import columns, extend, layer_inputs
+from perdure.ops.subspace import extend, layer_inputs, representations
 from perdure.probes.probe import Measured, Probe, Sight, Subject, Work
 from perdure.schema import Count, Share
-
-COLUMNS = 20_000  # of a layer whose network does not say from how many images its patches are cut; as GPM takes
-
-
-def stages_of(subject: Subject, probe: str) -> Sequence[Method]:
-    """The method as it was after each lesson."""
-    if not subject.stages:
-        raise WrongValue(f"{probe} needs the method as it was after each lesson: give the subject its stages")
-    return subject.stages
-
-
-def after(stages: Sequence[Method], task: int) -> Method:
-    """The method as it was when it had learned a task; where one lesson held several, all share what came of it."""
-    return stages[min(task, len(stages) - 1)]
 
 
 class Capacity(Probe):
@@ -53,13 +38,12 @@ class Capacity(Probe):
         return Work(looks=subject.images("train", self.images))
 
     def measure(self, subject: Subject) -> Measured:
-        stages = stages_of(subject, "capacity")
         bases: dict[str, Tensor] = {}
         shown: dict[str, int] = {}
         taken: dict[str, list[int]] = {}
         own: list[dict[str, float]] = []
         for task in range(len(subject.tasks)):
-            method = after(stages, task)
+            method = subject.having_learned(task)
             for name, found in self._representations(subject.sight(task, "train", method=method)).items():
                 bases[name] = extend(bases.get(name), found, self.threshold)
                 shown[name] = found.shape[1]
@@ -84,11 +68,7 @@ class Capacity(Probe):
         (x, _), *_ = sight.batches(self.images, size=self.images)
         backbone = sight.method.net.backbone
         inputs = layer_inputs(backbone, lambda: sight.look(x))
-        found = {}
-        for name, layer in backbone.layers().items():
-            wanted = backbone.patch_images.get(name) or -(-COLUMNS // columns(inputs[name][:1], layer).shape[1])
-            found[name] = columns(inputs[name][:wanted], layer)
-        return found
+        return representations(inputs, backbone.layers(), backbone.patch_images)
 
     def _summed_up(self, subject: Subject, layers: dict[str, dict[str, Any]]) -> Measured:
         bottleneck = max(layers, key=lambda name: layers[name]["percent"][-1])

@@ -23,7 +23,6 @@ from perdure.ops.attacks import Ball, noise
 from perdure.ops.contamination import outlier_rows
 from perdure.ops.outliers import excess_loss, past_gradient, weight_span
 from perdure.ops.scores import wilson
-from perdure.probes.capacity import after, stages_of
 from perdure.probes.probe import BATCH, Measured, Probe, Sight, Subject, Work
 from perdure.schema import Count, Positive
 from perdure.seeding import generator
@@ -96,20 +95,20 @@ class Outliers(Probe):
     def work(self, subject: Subject) -> Work:
         """Both batches forward and back, and through earlier heads; earlier tasks again after every lesson."""
         sizes = [min(len(task.train), self.images) for task in subject.tasks]
-        lessons = min(len(stages_of(subject, "outliers")), len(sizes))
+        lessons = min(len(subject.history()), len(sizes))
         looks = sum(2 * task * size for task, size in enumerate(sizes))
         again = sum(sum(sizes[:lesson]) for lesson in range(lessons))
         return Work(looks=looks + again, slopes=2 * sum(sizes))
 
     def measure(self, subject: Subject) -> Measured:
-        stages = stages_of(subject, "outliers")
+        stages = subject.history()
         twins = self._twins(subject)
         found: list[list[Pair]] = []
         tasks: list[dict[str, Any]] = []
         losses: list[float] = []  # of the tasks so far, as they should be, by the stage before
         before: Weights = {}
         for task, current in enumerate(subject.tasks):
-            method = after(stages, task)
+            method = subject.having_learned(task)
             found.append(list(self._pairs(subject, task, method, twins)))
             lesson: dict[str, Any] = {"span": None, "relative_span": None, "past_loss_rise": None}
             weights = backbone(method.weights())

@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 import torch
 
-from perdure.errors import WrongValue
 from perdure.methods.method import Method
 from perdure.ops.attacks import Ball, Norm, fgsm, fgsm_takes, pgd, pgd_takes
 from perdure.ops.scores import average_accuracy, backward_transfer, forgetting, learning_accuracy, wilson
 from perdure.probes.probe import Measured, Probe, Sight, Space, Subject, Work
+from perdure.probes.robustness import label
 from perdure.schema import Count, Weight
 from perdure.seeding import generator
 
@@ -39,14 +39,14 @@ class OverTime(Probe):
     def work(self, subject: Subject) -> Work:
         looks, slopes = fgsm_takes() if self.attack == "fgsm" else pgd_takes(self.steps, 1)
         each = Work(looks + 2, slopes)  # the clean answers, and those under attack
-        cells = [task for stage in _stages(subject) for task in range(known(stage))]
+        cells = [task for stage in subject.history() for task in range(known(stage))]
         tests = [len(subject.tasks[task].test) for task in cells]
         return each * sum(size if self.images is None else min(size, self.images) for size in tests)
 
     def measure(self, subject: Subject) -> Measured:
         clean: list[list[int]] = []
         robust: list[list[int]] = []
-        for stage in _stages(subject):
+        for stage in subject.history():
             sights = [subject.sight(task, space=self.space, method=stage) for task in range(known(stage))]
             pairs = [self._hits(sight) for sight in sights]
             clean.append([unharmed for unharmed, _ in pairs])
@@ -66,12 +66,9 @@ class OverTime(Probe):
         return Measured(figures, headline, arrays)
 
     def name(self) -> str:
-        """Such as PGD-10 2/255, in pixels of 0…255 where they are pixels."""
+        """Such as PGD-10 2/255."""
         attack = "FGSM" if self.attack == "fgsm" else f"PGD-{self.steps}"
-        norm = "" if self.ball.norm == "linf" else " l2"
-        in_pixels = self.space == "pixels" and self.ball.norm == "linf"
-        strength = f"{255 * self.ball.radius:g}/255" if in_pixels else f"{self.ball.radius:g}"
-        return f"{attack}{norm} {strength}" + ("" if self.space == "pixels" else " normalized")
+        return f"{attack} {label(self.ball.radius, self.ball.norm, self.space)}"
 
     def _hits(self, sight: Sight) -> tuple[int, int]:
         """Right answers without attack and under it. The same draws for every stage, so that a row differs from the
@@ -91,12 +88,6 @@ class OverTime(Probe):
 def known(stage: Method) -> int:
     """How many tasks it had learned; several after its first lesson, where it learned them together."""
     return len(stage.net.heads)
-
-
-def _stages(subject: Subject) -> list[Method]:
-    if not subject.stages:
-        raise WrongValue("robustness over time needs the method after each lesson: give the subject its stages")
-    return list(subject.stages)
 
 
 def _scores(hits: list[list[int]], sizes: list[int]) -> dict[str, Any]:

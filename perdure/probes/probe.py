@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from perdure.errors import WrongValue
 from perdure.methods.method import Method
 from perdure.nets.network import Look
 from perdure.types import Split, Task, Weights
@@ -124,6 +125,16 @@ class Subject:
         """A task of it, on test images if not told otherwise; `method` may be one of its stages."""
         split = getattr(self.tasks[task], part)
         return Sight(method or self.method, task, split, space=space, meter=self.meter)
+
+    def history(self) -> Sequence[Method]:
+        """The method as it was after each lesson, for probes that cannot do without."""
+        if not self.stages:
+            raise WrongValue("this probe needs the method as it was after each lesson: give the subject its stages")
+        return self.stages
+
+    def having_learned(self, task: int) -> Method:
+        """The method as it was when it had learned a task; where one lesson held several, all share what came of it."""
+        return self.history()[min(task, len(self.stages) - 1)]
 
     def images(self, part: PartName = "test", limit: int | None = None) -> int:
         """How many images all tasks have together, at most so many from each."""

@@ -295,9 +295,9 @@ def label(strength: float, norm: Norm, space: Space) -> str:
     >>> label(2 / 255, "linf", "pixels"), label(0.25, "l2", "pixels"), label(1e-3, "linf", "normalized")
     ('2/255', 'L2 0.25', '0.001 norm.')
     """
-    levels = 255 * strength
-    whole = norm == "linf" and space == "pixels" and abs(levels - round(levels)) < 1e-6
-    size = f"{round(levels)}/255" if whole else f"{strength:g}"
+    levels = round(255 * strength, 1)
+    even = norm == "linf" and space == "pixels" and abs(levels - 255 * strength) < 1e-6
+    size = f"{levels:g}/255" if even else f"{strength:g}"
     return f"{'L2 ' if norm == 'l2' else ''}{size}{' norm.' if space == 'normalized' else ''}"
 
 

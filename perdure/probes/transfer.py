@@ -15,6 +15,7 @@ from perdure.ops.attacks import Ball, Norm, pgd, pgd_takes
 from perdure.ops.scores import wilson
 from perdure.probes.masking import edge, verdict_of
 from perdure.probes.probe import Measured, Probe, Sight, Subject, Work
+from perdure.probes.robustness import label
 from perdure.schema import Count, Weight
 from perdure.seeding import generator
 from perdure.types import Task
@@ -75,8 +76,7 @@ class Transfer(Probe):
 
     def name(self) -> str:
         """Such as PGD-20 4/255."""
-        linf = self.ball.norm == "linf"
-        return f"PGD-{self.steps} " + (f"{255 * self.ball.radius:g}/255" if linf else f"l2 {self.ball.radius:g}")
+        return f"PGD-{self.steps} {label(self.ball.radius, self.ball.norm, 'pixels')}"
 
     def _right(self, sights: Sequence[Sight]) -> Tensor:
         """Whether each image of a task is answered right (crafts, sights, n): first clean, then as crafted on each

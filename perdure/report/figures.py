@@ -5,21 +5,41 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from perdure.errors import PerdureError
+from perdure.report.probes.parts import scores, shades, slant
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+STYLE: dict[Any, Any] = {  # of all pictures
+    "font.size": 8,
+    "axes.labelsize": 9,
+    "axes.titlesize": 9,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "figure.constrained_layout.h_pad": 0.08,
+    "figure.constrained_layout.w_pad": 0.08,
+    "figure.labelsize": 9,
+    "figure.titlesize": 10,
+    "legend.frameon": False,
+    "legend.handlelength": 3.5,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 4,
+}
 
 
 def png(draw: "Callable[[Figure], None]") -> bytes:
     """What is drawn on an empty figure, as a PNG."""
     try:
+        from matplotlib import rc_context
         from matplotlib.figure import Figure
     except ImportError:
         raise PerdureError("pictures need matplotlib: pip install 'perdure[report]'") from None
-    figure = Figure(layout="constrained")
-    draw(figure)
     buffer = BytesIO()
-    figure.savefig(buffer, format="png", dpi=150)
+    with rc_context(STYLE):
+        figure = Figure(layout="constrained")
+        draw(figure)
+        figure.savefig(buffer, format="png", dpi=150)
     return buffer.getvalue()
 
 
@@ -32,29 +52,7 @@ def _draw_matrix(figure: "Figure", record: Mapping[str, Any]) -> None:
     rows, names = record["accuracy_matrix"], record["task_names"]
     figure.set_size_inches(1.5 + 0.75 * len(names), 1.4 + 0.55 * len(rows))
     axes = figure.subplots()
-    square = [[*row, *[float("nan")] * (len(names) - len(row))] for row in rows]
-    image = axes.imshow(
-        square, cmap="Greys", vmin=0, vmax=125, aspect="auto"
-    )  # the darkest cell keeps its figure legible
-    for t, row in enumerate(rows):
-        for i, accuracy in enumerate(row):
-            axes.text(
-                i,
-                t,
-                f"{accuracy:.1f}",
-                ha="center",
-                va="center",
-                color="white" if accuracy > 62 else "black",
-                fontsize=9,
-            )
-    axes.set_xticks(range(len(names)), names, rotation=30, ha="right")
+    shades(axes, rows)
+    slant(axes, names)
     axes.set_yticks(range(len(rows)), [f"after {t + 1}" for t in range(len(rows))])
-    axes.spines[:].set_visible(False)
-    axes.tick_params(length=0)
-    figure.suptitle(_headline(record), fontsize=10)
-    image.set_rasterized(True)
-
-
-def _headline(record: Mapping[str, Any]) -> str:
-    bwt = "" if record["bwt"] is None else f", BWT {record['bwt']:+.1f}"
-    return f"{record['method']} on {record['benchmark']}, seed {record['seed']}: ACC {record['acc']:.1f}{bwt} (%)"
+    figure.suptitle(f"{record['method']} on {record['benchmark']}, seed {record['seed']}: {scores(record)}")

@@ -57,11 +57,11 @@ class Group:
 def headlines(record: Run) -> dict[str, float]:
     """The few figures of each probe that stand in a table of many runs.
 
-    >>> headlines({"acc": 70.0, "fgsm": {"acc": [60.0], "headline": {"FGSM 1/255": 60.0}}})
+    >>> headlines({"acc": 70.0, "probes": {"fgsm": {"acc": [60.0], "headline": {"FGSM 1/255": 60.0}}}})
     {'FGSM 1/255': 60.0}
     """
-    measured = [value["headline"] for value in record.values() if isinstance(value, Mapping) and "headline" in value]
-    return {name: figure for headline in measured for name, figure in headline.items()}
+    measured = record.get("probes", {}).values()
+    return {name: figure for found in measured for name, figure in found["headline"].items()}
 
 
 def spread(values: Sequence[float]) -> Spread | None:

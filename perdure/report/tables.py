@@ -14,16 +14,21 @@ Difference = tuple[Group, Group, dict[str, Interval | None]]  # of the first fro
 
 def comparison(records: Sequence[Record]) -> Table:
     """One row per run: what it knows, what it forgot, what it could learn, what is left under attack, what it took."""
-    strengths = records[0].get("fgsm", {}).get("strengths", [])
+    strengths = _attacks(records[0]).get("strengths", [])
     scale = "; FGSM strengths in pixels of 0…255" if strengths else ""
     table = Table(title=f"percent, mean over tasks{scale}", title_justify="left")
     for name in ("method", "ACC", "BWT", "new task", *(f"FGSM {255 * s:g}" for s in strengths), "seconds"):
         table.add_column(name, justify="left" if name == "method" else "right")
     for record in records:
-        attacked = [f"{value:.1f}" for value in record.get("fgsm", {}).get("acc", [])]
+        attacked = [f"{value:.1f}" for value in _attacks(record).get("acc", [])]
         scores = [f"{record['acc']:.1f}", _signed(record["bwt"]), _plain(record["learning_accuracy"])]
         table.add_row(record["method"], *scores, *attacked, f"{record['seconds']:.0f}")
     return table
+
+
+def _attacks(record: Record) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = record.get("probes", {}).get("fgsm", {})
+    return found
 
 
 def matrix(record: Record) -> Table:

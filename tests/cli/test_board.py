@@ -34,6 +34,14 @@ def test_a_line_has_task_epoch_loss_accuracy_and_time_left() -> None:
     assert " ".join(rows[3].split()) == "gpm on six, seed 1 waiting"
 
 
+def test_what_is_measured_of_a_run_is_told() -> None:
+    board = Board([Line("gpm on six, seed 1", lessons=6)], console(terminal=False))
+    board.see(0, "started", {})
+    board.see(0, "probe", {"name": "pgd", "seconds": 90.0})
+    assert "measures pgd, about 90 s" in drawn(board)
+    assert "measures pgd" in board.console.file.getvalue()  # type: ignore[attr-defined]
+
+
 def test_what_does_not_fit_is_counted_and_what_goes_on_comes_first() -> None:
     board = Board([Line(f"run {n}", lessons=2) for n in range(30)], console(terminal=True, height=10))
     board.see(25, "started", {})

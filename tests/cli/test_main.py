@@ -24,6 +24,7 @@ def test_json_is_the_record_and_nothing_else(tmp_path: Path) -> None:
     record = json.loads(done.stdout)
     assert {"acc", "bwt", "accuracy_matrix", "path", "seed", "values", "plan"} <= set(record)
     assert len(record["accuracy_matrix"]) == 2
+    assert record.pop("probes") == {}
     assert json.loads((tmp_path / record.pop("path") / "record.json").read_text()) == record
     assert "task 2, epoch 2" in done.stderr  # plain lines where there is no terminal
 

@@ -241,7 +241,10 @@ def test_a_missing_probe_makes_a_run_undone(tmp_path: Path) -> None:
     pretend(file, out, {"finetune": [70, 60, 80], "gpm": [71, 62, 83]})
     path = next(out.rglob("record.json")).parent
     (path / "probes").mkdir()
-    (path / "probes" / "fgsm.json").write_text('{"acc": [1]}')
+    (path / "model.safetensors").write_bytes(b"weights")
+    record = json.loads((path / "record.json").read_text())
+    model = finish(path, record, ["model.safetensors"])["files"]["model.safetensors"]
+    (path / "probes" / "fgsm.json").write_text(json.dumps({"acc": [1], "model": model, "headline": {}}))
     found = json.loads(here(str(file), "--out", str(out), "--dry", "--json").stdout)
     assert (found["done"], found["to_do"]) == (1, 5)
 

@@ -144,7 +144,7 @@ def test_a_finished_run_is_not_computed_again_but_measured(job):
     assert list(files) == ["probes/fgsm.json"]
     home.finish(files)
     assert (Path(job.out) / outcome.where / "record.json").read_bytes() == before
-    assert "fgsm" in outcome.facts["record"]
+    assert "fgsm" in outcome.facts["record"]["probes"]
 
 
 def test_a_run_that_another_works_on_is_busy(job):

@@ -25,12 +25,12 @@ def test_a_record_holds_what_its_matrix_says(tmp_path: Path) -> None:
     assert record["acc"] == pytest.approx(sum(matrix[-1]) / 3)
     assert record["bwt"] == pytest.approx((matrix[2][0] - matrix[0][0] + matrix[2][1] - matrix[1][1]) / 2)
     assert all(0 <= value <= 100 for row in matrix for value in row)
-    assert len(record["fgsm"]["acc"]) == 3
+    assert len(record["probes"]["fgsm"]["acc"]) == 3
     folder = Path(record["path"])
     written = json.loads((folder / "record.json").read_text())
     assert {
         **written,
-        "fgsm": json.loads((folder / "probes/fgsm.json").read_text()),
+        "probes": {"fgsm": json.loads((folder / "probes/fgsm.json").read_text())},
         "path": str(folder),
         "already_done": False,
     } == record
@@ -51,7 +51,7 @@ def test_a_saved_model_gives_the_same_answers(tmp_path: Path) -> None:
 
 def test_attacks_hurt_more_the_stronger_they_are(tmp_path: Path) -> None:
     record = run(spec("finetune", "synthetic"), out=tmp_path, probes=["fgsm"])
-    acc = [record["acc"], *record["fgsm"]["acc"]]
+    acc = [record["acc"], *record["probes"]["fgsm"]["acc"]]
     assert acc[0] >= acc[1] >= acc[2] >= acc[3]
     assert acc[0] > acc[3]
 

@@ -99,7 +99,7 @@ def test_one_task_has_no_forecast_and_says_so(subject: Subject) -> None:
 
 
 def test_without_stages_it_says_what_it_needs(subject: Subject) -> None:
-    with pytest.raises(WrongValue, match="capacity needs the method as it was after each lesson"):
+    with pytest.raises(WrongValue, match="needs the method as it was after each lesson"):
         Capacity().measure(Subject(subject.method, subject.tasks))
 
 

@@ -265,7 +265,7 @@ def test_adversaries_of_a_trained_network_do_what_eqs_2_to_4_say(found: Measured
 def test_without_stages_it_says_what_it_needs(subject: Subject) -> None:
     bare = Subject(subject.method, subject.tasks)
     for ask in (Outliers().measure, Outliers().work):
-        with pytest.raises(WrongValue, match="outliers needs the method as it was after each lesson"):
+        with pytest.raises(WrongValue, match="needs the method as it was after each lesson"):
             ask(bare)
 
 

@@ -95,8 +95,8 @@ def test_without_stages_it_says_what_is_missing(subject: Subject) -> None:
     [
         ({}, "PGD-10 2/255"),
         ({"attack": "fgsm", "strength": 1.5 / 255}, "FGSM 1.5/255"),
-        ({"norm": "l2", "strength": 0.5, "steps": 20}, "PGD-20 l2 0.5"),
-        ({"space": "normalized", "strength": 0.1}, "PGD-10 0.1 normalized"),
+        ({"norm": "l2", "strength": 0.5, "steps": 20}, "PGD-20 L2 0.5"),
+        ({"space": "normalized", "strength": 0.1}, "PGD-10 0.1 norm."),
     ],
 )
 def test_it_is_named_after_its_attack(values: dict[str, object], name: str) -> None:

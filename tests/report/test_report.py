@@ -19,7 +19,7 @@ RECORD = {
     "seconds": 12.3,
     "task_names": ["one", "two"],
     "accuracy_matrix": [[75.0], [72.5, 90.0]],
-    "fgsm": {"strengths": [1 / 255, 2 / 255], "acc": [60.0, 44.4]},
+    "probes": {"fgsm": {"strengths": [1 / 255, 2 / 255], "acc": [60.0, 44.4]}},
 }
 JOINT = {**RECORD, "method": "mtl", "bwt": None, "learning_accuracy": None, "accuracy_matrix": [[72.5, 90.0]]}
 
@@ -38,7 +38,7 @@ def test_tables_say_what_the_record_says() -> None:
 
 
 def test_a_record_without_probes_has_no_attack_columns() -> None:
-    plain = {name: value for name, value in RECORD.items() if name != "fgsm"}
+    plain = {name: value for name, value in RECORD.items() if name != "probes"}
     assert "FGSM 1" not in printed(comparison([plain]))
 
 

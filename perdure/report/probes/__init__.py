@@ -29,7 +29,7 @@ class Room(Protocol):
         """For the terminal; texts are single lines that say how to read them. One result or several to compare."""
 
     def draw(self, figure: "Figure", results: Sequence[Result]) -> None:
-        """On an empty matplotlib figure, whose size it may set. Readable in grey."""
+        """On an empty matplotlib figure of constrained layout, whose size it may set. Readable in grey."""
 
 
 ROOMS = {

@@ -1,12 +1,12 @@
 """How full the layers are, task after task, and how long they will last."""
 
 from collections.abc import Mapping, Sequence
-from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
 from perdure.report.probes import Result
+from perdure.report.probes.parts import count_up, look, name_ends, number, panels, table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 COLUMNS = 8  # tasks that a table shows; of more, some between the first and the last are left out
 NAMED = 6  # layers that a picture names; of more, the fullest
-MARKERS = "os^Dv"
 
 
 def tables(results: Sequence[Result]) -> Sequence[Table | str]:
@@ -35,66 +34,36 @@ def tables(results: Sequence[Result]) -> Sequence[Table | str]:
 def draw(figure: "Figure", results: Sequence[Result]) -> None:
     """The share taken of each layer, a panel for each result, and the forecast behind the last task."""
     across = min(len(results), 3)
-    down = -(-len(results) // across)
-    figure.set_size_inches(0.6 + (5.4 if across == 1 else 3.9) * across, 0.3 + 3.4 * down)
-    figure.set_layout_engine("constrained")
-    grid = figure.subplots(down, across, squeeze=False, sharey=True)
-    for place, axes in enumerate(grid.flat):
-        if place < len(results):
-            _panel(axes, results[place], place % across == 0)
-        else:
-            axes.set_visible(False)
+    figure.set_size_inches(0.6 + (5.4 if across == 1 else 3.9) * across, 0.3 + 3.4 * -(-len(results) // across))
+    for axes, result in zip(panels(figure, len(results), across), results, strict=True):
+        _panel(axes, result)
+    figure.supxlabel("after task")
+    figure.supylabel("input directions taken (%)")
 
 
-def _panel(axes: "Axes", result: Result, leftmost: bool) -> None:
+def _panel(axes: "Axes", result: Result) -> None:
     figures = result.figures
     layers, told = figures["layers"], figures["forecast"]
-    tasks = len(figures["tasks"])
+    last = tasks = len(figures["tasks"])
     named = sorted(layers, key=lambda name: layers[name]["percent"][-1])[-NAMED:]
-    ends = {}
     for place, (name, layer) in enumerate(layers.items()):
-        color = "black" if name == figures["bottleneck"] else "0.45"
-        style: dict[str, Any] = {"color": color, "linewidth": 1.8 if name == figures["bottleneck"] else 1.0}
-        marker = MARKERS[place % len(MARKERS)] if name in named else None
-        axes.plot(range(1, tasks + 1), layer["percent"], marker=marker, markersize=3.5, **style)
-        ends[name] = layer["percent"][-1]
+        narrow = name == figures["bottleneck"]
+        style: dict[str, Any] = {"color": "black" if narrow else "0.45", "linewidth": 1.8 if narrow else 1.0}
+        marker = look(place)["marker"] if name in named else None
+        (line,) = axes.plot(range(1, tasks + 1), layer["percent"], marker=marker, **style)
         if told is not None:
             ahead = [layer["percent"][-1], *told["layers"][name]["ahead"]]
-            axes.plot(range(tasks, tasks + len(ahead)), ahead, linestyle=(0, (2, 2)), **style)
-            ends[name] = ahead[-1]
-    last = tasks + (0 if told is None else len(told["layers"][figures["bottleneck"]]["ahead"]))
-    named.sort(key=lambda name: ends[name])
-    for name, height in zip(named, _apart([ends[name] for name in named], 4.6), strict=True):
-        weight = "bold" if name == figures["bottleneck"] else "normal"
-        axes.annotate(f" {name}", (last, height), va="center", fontsize=8, weight=weight, annotation_clip=False)
+            (line,) = axes.plot(range(tasks, tasks + len(ahead)), ahead, linestyle=(0, (2, 2)), **style)
+            last = tasks + len(ahead) - 1
+        if name in named:
+            line.set_label(name)
     if told is not None:
         axes.axvline(tasks, color="0.75", linewidth=0.8, zorder=0)
-        axes.annotate(" forecast", (tasks, 2), fontsize=8, color="0.35")
+        axes.annotate(" forecast", (tasks, 2), color="0.35")
     axes.set_ylim(0, 103)
-    step = -(-last // 10)
-    axes.set_xticks(range(1, last + 1, step))
-    axes.set_xlabel("after task", fontsize=9)
-    if leftmost:
-        axes.set_ylabel("input directions taken (%)", fontsize=9)
-    axes.set_title(result.label, fontsize=9, loc="left")
-    axes.tick_params(labelsize=8)
-    axes.spines[["top", "right"]].set_visible(False)
-
-
-def _apart(heights: Sequence[float], gap: float) -> list[float]:
-    """Heights of labels, lowest first, moved as little as possible until none stands on another: those that are too
-    close spread around their middle.
-
-    >>> _apart([10.0, 12.0, 40.0, 40.0], 6.0)
-    [8.0, 14.0, 37.0, 43.0]
-    """
-    groups: list[list[float]] = []  # of what heights would be without the gaps; each becomes its mean
-    for place, height in enumerate(heights):
-        groups.append([height - place * gap])
-        while len(groups) > 1 and fmean(groups[-2]) > fmean(groups[-1]):
-            groups[-2:] = [groups[-2] + groups[-1]]
-    means = [fmean(group) for group in groups for _ in group]
-    return [mean + place * gap for place, mean in enumerate(means)]
+    count_up(axes, 1, last)
+    axes.set_title(result.label)
+    name_ends(axes)
 
 
 def _layers(result: Result) -> Table:
@@ -102,25 +71,22 @@ def _layers(result: Result) -> Table:
     layers: Mapping[str, Any] = figures["layers"]
     tasks = len(figures["tasks"])
     shown = range(tasks) if tasks <= COLUMNS else [round(i * (tasks - 1) / (COLUMNS - 1)) for i in range(COLUMNS)]
-    own = any(layer["own"] for layer in layers.values())
-    table = Table(title=f"{result.label}: percent of input directions taken after each task", title_justify="left")
-    table.add_column("layer", no_wrap=True)
-    table.add_column("of", justify="right")
-    for task in shown:
-        table.add_column(str(task + 1), justify="right", no_wrap=True)
-    if own:
-        table.add_column("own", justify="right")  # what the method itself holds
-    if figures["forecast"]:
-        table.add_column("tasks left", justify="right", no_wrap=True)
+    own = any(layer["own"] for layer in layers.values())  # what the method itself holds
+    columns = ["of", *(str(task + 1) for task in shown), *["own"] * own, *["tasks left"] * bool(figures["forecast"])]
+    found = table(f"{result.label}: percent of input directions taken after each task", "layer", columns)
     for name, layer in layers.items():
         cells = [f"{layer['percent'][task]:.1f}" for task in shown]
         if own:
-            cells.append(f"{layer['own'][-1]:.1f}" if layer["own"] else "–")
+            cells.append(_own(layer))
         if figures["forecast"]:
-            cells.append(_number(figures["forecast"]["layers"][name]["tasks_left"]))
+            cells.append(_left(figures["forecast"]["layers"][name]["tasks_left"]))
         mark = " ◂" if name == figures["bottleneck"] else ""
-        table.add_row(name + mark, str(layer["directions"]), *cells)
-    return table
+        found.add_row(name + mark, str(layer["directions"]), *cells)
+    return found
+
+
+def _own(layer: Mapping[str, Any]) -> str:
+    return number(layer["own"][-1] if layer["own"] else None)
 
 
 def _few(names: Sequence[str]) -> str:
@@ -128,24 +94,21 @@ def _few(names: Sequence[str]) -> str:
 
 
 def _comparison(results: Sequence[Result]) -> Table:
-    table = Table(title="input directions taken after the last task, percent", title_justify="left")
-    for name in ("run", "bottleneck", "taken", "own", "tasks left", "rule", "error", "other rules"):
-        table.add_column(name, justify="left" if name in ("run", "bottleneck", "rule") else "right")
+    columns = ("bottleneck", "taken", "own", "tasks left", "rule", "error", "other rules")
+    found = table("input directions taken after the last task, percent", "run", columns)
     for result in results:
         figures = result.figures
         told, layer = figures["forecast"], figures["layers"][figures["bottleneck"]]
-        own = f"{layer['own'][-1]:.1f}" if layer["own"] else "–"
-        table.add_row(result.label, figures["bottleneck"], f"{layer['percent'][-1]:.1f}", own, *_told(told))
-    return table
+        found.add_row(result.label, figures["bottleneck"], number(layer["percent"][-1]), _own(layer), *_told(told))
+    return found
 
 
 def _told(forecast: Mapping[str, Any] | None) -> list[str]:
     if forecast is None:
         return ["–"] * 4
-    others = [_number(left) for model, left in forecast["by_model"].items() if model != forecast["model"]]
-    error = "–" if forecast["error"] is None else f"{forecast['error']:.1f}"
-    return [_number(forecast["tasks_left"]), forecast["model"], error, ", ".join(others)]
+    others = [_left(left) for model, left in forecast["by_model"].items() if model != forecast["model"]]
+    return [_left(forecast["tasks_left"]), forecast["model"], number(forecast["error"]), ", ".join(others)]
 
 
-def _number(left: int | None) -> str:
+def _left(left: int | None) -> str:
     return "> 100" if left is None else str(left)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from perdure.report.probes import Result
+from perdure.report.probes.parts import number, span, together
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,38 +35,18 @@ EDGE = 1.4  # of the plane that is shown
 
 
 def tables(results: Sequence[Result]) -> Sequence[Table | str]:
-    """Of one result every task and all together; of several, all tasks together."""
-    several = len(results) > 1
-    title = "all tasks together" if several else results[0].label
-    table = Table(title=f"{title}: features of {results[0].figures['part']} images", title_justify="left")
-    table.add_column("run" if several else "task")
-    for name in COLUMNS:
-        table.add_column(name, justify="right")
-    if several:
-        for result in results:
-            table.add_row(result.label, *_cells(result.figures["together"]))
-    else:
-        for task in results[0].figures["tasks"]:
-            table.add_row(task["name"], *_cells(task))
-        table.add_section()
-        table.add_row("all together", *_cells(results[0].figures["together"]))
-    return [table, *NOTES]
+    return [together(results, f"features of {results[0].figures['part']} images", COLUMNS, _cells), *NOTES]
 
 
 def _cells(position: Mapping[str, Any]) -> list[str]:
-    low, high = position["class_overlap_interval"]
     return [
         str(position["images"]),
-        _minus(position["uniformity"]),
+        number(position["uniformity"], ".2f"),
         f"{position['alignment']:.2f}",
         f"{position['effective_rank']:.1f}",
-        f"{position['class_overlap']:.1f} [{low:.0f}, {high:.0f}]",
+        f"{position['class_overlap']:.1f} ({span(position['class_overlap_interval'])})",
         f"{position['neighbor_overlap']:.1f}",
     ]
-
-
-def _minus(value: float) -> str:
-    return f"{value:.2f}".replace("-", "−")
 
 
 @dataclass(frozen=True)
@@ -83,7 +64,6 @@ def draw(figure: "Figure", results: Sequence[Result]) -> None:
     rows = [list(_panels(result)) for result in results]
     columns = max(map(len, rows))
     figure.set_size_inches(0.6 + 2.3 * columns, 0.4 + 2.95 * len(rows))
-    figure.set_layout_engine("constrained")
     grid = figure.subplots(2 * len(rows), columns, height_ratios=[3, 1] * len(rows), squeeze=False)
     for axes in grid.flat:
         axes.set_visible(False)  # a run of fewer tasks has fewer panels
@@ -91,24 +71,25 @@ def draw(figure: "Figure", results: Sequence[Result]) -> None:
         places = [(row, n) for row in range(len(rows)) for n in numbers if n < len(rows[row])]
         _circles([(grid[2 * row, n], rows[row][n]) for row, n in places])
         _angles([(grid[2 * row + 1, n], rows[row][n]) for row, n in places])
-    grid[1, len(rows[0]) - 1].annotate(" even", (180, EVEN), fontsize=8, va="center", annotation_clip=False)
+    grid[1, len(rows[0]) - 1].annotate(" even", (180, EVEN), va="center", annotation_clip=False)
     for row, result in enumerate(results):
-        grid[2 * row, 0].set_ylabel(result.label, fontsize=10)
-        grid[2 * row + 1, 0].set_ylabel("density\nper radian", fontsize=8)
+        grid[2 * row, 0].set_ylabel(result.label)
+        grid[2 * row + 1, 0].set_ylabel("density\nper radian")
     heads = dict.fromkeys(result.figures["circle"]["head"] for result in results)
-    figure.suptitle("\n".join(HEADS[head] for head in heads), fontsize=9)
+    figure.suptitle("\n".join(HEADS[head] for head in heads))
 
 
 def _panels(result: Result) -> Iterator[Panel]:
     points, task, label = (result.arrays[name] for name in ("features2d", "task", "label"))
     tasks, uniformity = result.figures["tasks"], result.figures["circle"]["uniformity"]
     everything = "the only task" if len(tasks) == 1 else f"all {len(tasks)} tasks"
-    yield Panel(points, f"{everything}, {len(points)} images", f"uniformity\non the circle\n{_minus(uniformity)}")
-    for number in sorted({0, (len(tasks) - 1) // 2, len(tasks) - 1}):
-        first = int(label[task == number].min())
-        chosen = points[(task == number) & (label == first)]
-        name = tasks[number]["classes"][first]
-        yield Panel(chosen, f"task {number + 1}: “{name}”", f"{len(chosen)}\nimages")
+    inside = f"uniformity\non the circle\n{number(uniformity, '.2f')}"
+    yield Panel(points, f"{everything}, {len(points)} images", inside)
+    for place in sorted({0, (len(tasks) - 1) // 2, len(tasks) - 1}):
+        first = int(label[task == place].min())
+        chosen = points[(task == place) & (label == first)]
+        name = tasks[place]["classes"][first]
+        yield Panel(chosen, f"task {place + 1}: “{name}”", f"{len(chosen)}\nimages")
 
 
 def _circles(panels: "Sequence[tuple[Axes, Panel]]") -> None:
@@ -120,8 +101,8 @@ def _circles(panels: "Sequence[tuple[Axes, Panel]]") -> None:
         extent = (-EDGE, EDGE, -EDGE, EDGE)
         axes.imshow(density, cmap="Greys", vmin=0, vmax=max(map(_peak, densities)), extent=extent, origin="lower")
         axes.add_patch(Circle((0, 0), 1, fill=False, color="0.6", linewidth=0.6))
-        axes.text(0, 0, panel.inside, ha="center", va="center", fontsize=8)
-        axes.set_title(panel.title, fontsize=9)
+        axes.text(0, 0, panel.inside, ha="center", va="center")
+        axes.set_title(panel.title)
         axes.set_xticks([])
         axes.set_yticks([])
         axes.spines[:].set_visible(False)
@@ -140,9 +121,7 @@ def _angles(panels: "Sequence[tuple[Axes, Panel]]") -> None:
         axes.axhline(EVEN, color="black", linewidth=0.7, linestyle="--")
         axes.set_xlim(-180, 180)
         axes.set_ylim(0, 1.05 * max(map(_peak, densities)))
-        axes.set_xticks([-180, -90, 0, 90, 180], ["−180°", "", "0°", "", "180°"], fontsize=8)
-        axes.tick_params(labelsize=8)
-        axes.spines[["top", "right"]].set_visible(False)
+        axes.set_xticks([-180, -90, 0, 90, 180], ["−180°", "", "0°", "", "180°"])
 
 
 def _peak(density: "Array") -> float:

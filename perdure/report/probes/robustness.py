@@ -1,12 +1,12 @@
 """Accuracy under attack: tables, and accuracy against strength."""
 
 from collections.abc import Mapping, Sequence
-from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
 from perdure.report.probes import Result
+from perdure.report.probes.parts import look, name_ends, span, table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -14,41 +14,29 @@ if TYPE_CHECKING:
     from matplotlib.transforms import Affine2DBase
 
 NORMS = {"linf": "L∞", "l2": "L2"}
-STYLES = (
-    ("-", "o", "black"),
-    ("--", "s", "0.35"),
-    (":", "^", "black"),
-    ("-.", "D", "0.35"),
-    ((0, (6, 1, 1, 1)), "v", "black"),
-)
 TOP = 102  # so that a marker at 100 % is whole
-APART = 5.5  # percent points between names
 ROOM = 3  # strengths whose intervals fit into 100 columns
 
 
 def tables(results: Sequence[Result]) -> Sequence[Table | str]:
     """Clean first, then strength by strength; of a single run each task as well."""
     title = f"Accuracy under attack ({_attacks(results)}), percent, mean over tasks"
-    table = Table(title=title, title_justify="left")
-    table.add_column("run")
-    for name in ("strength", "in pixels", "normalized", "accuracy", "95 % interval", "loss"):
-        table.add_column(name, justify="right", no_wrap=True)
+    found = table(title, "run", ("strength", "in pixels", "normalized", "accuracy", "95 % interval", "loss"))
     for result in results:
         for index, row in enumerate(_rows(result.figures)):
-            table.add_row(result.label if index == 0 else "", *row, end_section=index == len(result.figures["acc"]))
+            found.add_row(result.label if index == 0 else "", *row, end_section=index == len(result.figures["acc"]))
     notes = [f"{result.label}: {note}" for result in results for note in result.figures["notes"]]
     reading = [
         "strength: how far each image may move; in pixels of 0 … 1, and in the network's normalized input",
         "95 % interval: Wilson's, of all images together; loss: mean cross-entropy",
     ]
-    return [table, *([_by_task(results[0].figures)] if len(results) == 1 else []), *reading, *notes]
+    return [found, *([_by_task(results[0].figures)] if len(results) == 1 else []), *reading, *notes]
 
 
 def draw(figure: "Figure", results: Sequence[Result]) -> None:
     """Accuracy against strength, clean at 0, with intervals; side by side what is not measured by the same norm."""
     kinds = list(dict.fromkeys((result.figures["norm"], result.figures["space"]) for result in results))
     figure.set_size_inches(6.4 * len(kinds), 4.0)
-    figure.set_layout_engine("constrained")
     for axes, kind in zip(figure.subplots(1, len(kinds), squeeze=False)[0], kinds, strict=True):
         alike = [result for result in results if (result.figures["norm"], result.figures["space"]) == kind]
         _draw_one(axes, alike, figure.dpi_scale_trans)
@@ -56,15 +44,15 @@ def draw(figure: "Figure", results: Sequence[Result]) -> None:
 
 def _rows(figures: Mapping[str, Any]) -> list[list[str]]:
     clean = figures["clean"]
-    rows = [["clean", "0", "0", f"{clean['acc']:.1f}", _interval(clean["interval"]), f"{clean['loss']:.3f}"]]
+    rows = [["clean", "0", "0", f"{clean['acc']:.1f}", span(clean["interval"]), f"{clean['loss']:.3f}"]]
     for level, acc in enumerate(figures["acc"]):
         rows.append(
             [
                 figures["labels"][level],
-                _range(figures["in_pixels"][level]),
-                _range(figures["in_normalized"][level]),
+                span(figures["in_pixels"][level], ".3g"),
+                span(figures["in_normalized"][level], ".3g"),
                 f"{acc:.1f}",
-                _interval(figures["intervals"]["pooled"][level]),
+                span(figures["intervals"]["pooled"][level]),
                 f"{figures['loss'][level]:.3f}",
             ]
         )
@@ -75,33 +63,16 @@ def _by_task(figures: Mapping[str, Any]) -> Table:
     """With intervals where there is room for them."""
     room = len(figures["labels"]) <= ROOM
     title = "by task, percent, with 95 % intervals" if room else "by task, percent"
-    table = Table(title=title, title_justify="left")
-    table.add_column("task")
-    for name in ("images", "clean", *figures["labels"]):
-        table.add_column(name, justify="right", no_wrap=True)
+    found = table(title, "task", ("images", "clean", *figures["labels"]))
     levels = [figures["clean"]["by_task"], *figures["by_task"]]
     intervals = [figures["clean"]["intervals"], *figures["intervals"]["by_task"]]
     for task, name in enumerate(figures["tasks"]):
         cells = [
-            f"{level[task]:.1f} ({_interval(interval[task])})" if room else f"{level[task]:.1f}"
+            f"{level[task]:.1f} ({span(interval[task])})" if room else f"{level[task]:.1f}"
             for level, interval in zip(levels, intervals, strict=True)
         ]
-        table.add_row(name, str(figures["images"][task]), *cells)
-    return table
-
-
-def _interval(bounds: Sequence[float]) -> str:
-    return f"{bounds[0]:.0f}–{bounds[1]:.0f}"
-
-
-def _range(bounds: Sequence[float]) -> str:
-    """One number where both are the same.
-
-    >>> _range([0.01, 0.01]), _range([0.02, 0.05])
-    ('0.01', '0.02–0.05')
-    """
-    low, high = (f"{bound:.3g}" for bound in bounds)
-    return low if low == high else f"{low}–{high}"
+        found.add_row(name, str(figures["images"][task]), *cells)
+    return found
 
 
 def _attacks(results: Sequence[Result]) -> str:
@@ -111,18 +82,19 @@ def _attacks(results: Sequence[Result]) -> str:
 def _draw_one(axes: "Axes", results: Sequence[Result], inch: "Affine2DBase") -> None:
     from matplotlib.transforms import ScaledTranslation
 
-    for index, (result, (dash, marker, grey)) in enumerate(zip(results, cycle(STYLES), strict=False)):
+    for index, result in enumerate(results):
         strengths, acc, low, high = _curve(result.figures)
-        aside = 4 / 72 * (index - (len(results) - 1) / 2)  # so that intervals do not hide each other
+        beside = min(4, 18 / len(results)) / 72  # inches, so that intervals do not hide each other
+        aside = beside * (index - (len(results) - 1) / 2)
         shifted = axes.transData + ScaledTranslation(aside, 0, inch)
-        axes.vlines(strengths, low, high, colors=grey, linewidth=1, transform=shifted)
-        axes.plot(strengths, acc, linestyle=dash, marker=marker, color=grey, markersize=4, transform=shifted)
+        style = look(index)
+        axes.vlines(strengths, low, high, colors=style["color"], linewidth=1, transform=shifted, clip_on=False)
+        axes.plot(strengths, acc, transform=shifted, clip_on=False, label=result.label, **style)
     _scale(axes, results)
     axes.set_ylim(0, TOP)
     axes.set_ylabel("accuracy (%), mean over tasks")
-    axes.set_title(f"{_attacks(results)}, with 95 % intervals", fontsize=10, loc="left")
-    axes.spines[["top", "right"]].set_visible(False)
-    _name_lines(axes, results)
+    axes.set_title(f"{_attacks(results)}, with 95 % intervals")
+    name_ends(axes)
 
 
 def _curve(figures: Mapping[str, Any]) -> tuple[list[float], list[float], list[float], list[float]]:
@@ -163,7 +135,7 @@ def _units(figures: Mapping[str, Any]) -> str:
     own, other = names if _in_pixels(figures) else names[::-1]
     there = figures["in_normalized" if _in_pixels(figures) else "in_pixels"][-1]
     here = _strength(figures["strengths"][-1], figures)
-    return f"strength ({NORMS[figures['norm']]}) {own}\n{here} is {_range(there)} {other}"
+    return f"strength ({NORMS[figures['norm']]}) {own}\n{here} is {span(there, '.3g')} {other}"
 
 
 def _in_pixels(figures: Mapping[str, Any]) -> bool:
@@ -175,27 +147,3 @@ def _strength(strength: float, figures: Mapping[str, Any]) -> str:
     whole = abs(255 * strength - round(255 * strength)) < 1e-6
     levels = whole and _in_pixels(figures) and figures["norm"] == "linf"
     return f"{round(255 * strength)}/255" if levels else f"{strength:g}"
-
-
-def _name_lines(axes: "Axes", results: Sequence[Result]) -> None:
-    """The runs' names to the right of their lines, moved apart where lines end close together."""
-    ends = sorted(((_curve(result.figures)[1][-1], index) for index, result in enumerate(results)))
-    heights: list[float] = []
-    for acc, _ in ends:
-        heights.append(max(acc, heights[-1] + APART) if heights else max(acc, 2.0))
-    over = max(0.0, heights[-1] - 99)
-    for height, (acc, index) in zip(heights, ends, strict=True):
-        strength = _curve(results[index].figures)[0][-1]
-        _, _, grey = STYLES[index % len(STYLES)]
-        axes.annotate(
-            results[index].label,
-            xy=(strength, acc),
-            xycoords="data",
-            xytext=(1.03, (height - over) / TOP),
-            textcoords="axes fraction",
-            va="center",
-            fontsize=9,
-            annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": "0.7", "linewidth": 0.6, "shrinkA": 0, "shrinkB": 6},
-            color=grey if grey == "black" else "0.3",
-        )

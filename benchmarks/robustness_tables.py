@@ -1,0 +1,133 @@
+"""The tables of docs/results/robustness.md, from the runs of two studies.
+
+    perdure study robustness --out runs && perdure study outliers --out runs
+    python benchmarks/robustness_tables.py --out runs
+
+Nothing is computed here: what is not in the store is left out of the means, and said. Figures are means over seeds with
+the lowest and the highest in brackets; differences are paired by seed, with Student's 95 % interval.
+"""
+
+import argparse
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from perdure.lab.grid import read, specs
+from perdure.lab.survey import survey
+from perdure.report.stats import headlines, paired
+
+METHODS = ("finetune", "gpm", "dfgp", "rcl")
+Record = dict[str, Any]
+
+ROBUSTNESS = [
+    "clean",
+    "noise 2/255",
+    "FGSM 1/255",
+    "FGSM 2/255",
+    "FGSM 4/255",
+    "PGD-20 1/255",
+    "PGD-20 2/255",
+    "PGD-20 4/255",
+    "clean, first 100",
+    "APGD 2/255",
+    "Square 2/255",
+    "masking fails",
+    "masking warns",
+    "robust ACC",
+    "robust BWT",
+    "corrupted",
+    "flatness",
+    "rise at 0.1",
+    "top eigenvalue",
+    "Hessian trace",
+    "uniformity",
+    "effective rank",
+    "class overlap",
+    "capacity taken",
+    "ECE",
+    "NLL",
+    "Brier",
+    "excess loss",
+    "past gradient ×",
+    "weight gradient ×",
+    "weight span",
+]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("runs"))
+    out = parser.parse_args().out
+    records = found("robustness", out)
+    print("\n| figure | " + " | ".join(METHODS) + " | rcl − gpm | rcl − dfgp |")
+    print("|---" * (len(METHODS) + 3) + "|")
+    for name in ROBUSTNESS:
+        print_row(name, records, lambda record, name=name: figure(record, name), ["gpm", "dfgp"])
+    spoiled = found("outliers", out)
+    doses = list(dict.fromkeys(record.get("outliers", "none") for record in spoiled))
+    for title, read_off in (("ACC", lambda r: r["acc"]), ("BWT", lambda r: r["bwt"])):
+        print(f"\n| {title}, outliers | " + " | ".join(METHODS) + " | rcl − gpm | rcl − dfgp |")
+        print("|---" * (len(METHODS) + 3) + "|")
+        for dose in doses:
+            print_row(dose, [r for r in spoiled if r.get("outliers", "none") == dose], read_off, ["gpm", "dfgp"])
+    print("\n| ACC lost to outliers | " + " | ".join(METHODS) + " | rcl − gpm | rcl − dfgp |")
+    print("|---" * (len(METHODS) + 3) + "|")
+    clean = {(r["method"], r["seed"]): r["acc"] for r in spoiled if r.get("outliers", "none") == "none"}
+    for dose in doses:
+        if dose != "none":
+            some = [r for r in spoiled if r.get("outliers") == dose and (r["method"], r["seed"]) in clean]
+            print_row(dose, some, lambda r: clean[r["method"], r["seed"]] - r["acc"], ["gpm", "dfgp"])
+
+
+def found(study: str, out: Path) -> list[Record]:
+    asked = read(study)
+    planned = survey(specs(asked), out=out, root=None, probes=asked.probes)
+    records = [one.record for one in planned if one.record is not None]
+    print(f"\n{study}: {len(records)} of {len(planned)} runs are there")
+    return records
+
+
+def figure(record: Record, name: str) -> float | None:
+    if name == "clean":
+        return float(record["acc"])
+    if name == "clean, first 100":  # the images that APGD and Square are tried on
+        measured = [probe for key, probe in record["probes"].items() if key.startswith("apgd")]
+        return float(measured[0]["clean"]["acc"])
+    return headlines(record).get(name)
+
+
+def print_row(
+    name: str, records: Sequence[Record], read_off: Callable[[Record], float | None], against: Iterable[str]
+) -> None:
+    seeds = {
+        method: {r["seed"]: value for r in records if r["method"] == method and (value := read_off(r)) is not None}
+        for method in METHODS
+    }
+    largest = max((abs(value) for own in seeds.values() for value in own.values()), default=0.0)
+    digits = 0 if largest >= 200 else 1 if largest >= 10 else 2 if largest >= 1 else 3
+    cells = [spread(list(seeds[method].values()), digits) for method in METHODS]
+    differences = [difference(seeds["rcl"], seeds[other], digits) for other in against]
+    print(f"| {name} | " + " | ".join([*cells, *differences]) + " |")
+
+
+def spread(values: Sequence[float], digits: int) -> str:
+    if not values:
+        return "–"
+    return f"{short(fmean(values), digits)} [{short(min(values), digits)}, {short(max(values), digits)}]"
+
+
+def difference(one: dict[int, float], other: dict[int, float], digits: int) -> str:
+    value = paired(one, other)
+    if value is None:
+        return "–"
+    ends = [] if value.low is None else [short(end, digits, "+") for end in (value.low, value.high)]
+    return short(value.mean, digits, "+") + (f" [{', '.join(ends)}]" if ends else "")
+
+
+def short(value: float, digits: int, sign: str = "") -> str:
+    return f"{value:{sign}.{digits}f}".replace("-", "−")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,228 @@
+"""What the tables and pictures of all probes are made of."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import repeat
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from rich.console import RenderableType
+from rich.table import Table
+
+from perdure.report.probes import Result
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import FigureBase
+    from matplotlib.text import Text
+
+ABREAST = 5  # runs beside one another in a table of 100 columns
+SHADES = ("black", "0.45")
+DASHES = ("-", "--", ":", "-.")
+MARKERS = "os^Dv"
+INCH = 0.15  # from one name to the next
+
+
+# --- numbers ---
+
+
+def number(value: float | None, form: str = ".1f") -> str:
+    """With a true minus sign; a dash where there is none.
+
+    >>> number(-2.04), number(2.0, "+.2f"), number(None)
+    ('−2.0', '+2.00', '–')
+    """
+    return "–" if value is None else f"{value:{form}}".replace("-", "−")
+
+
+def digits(value: float, error: float | None = None) -> str:
+    """Three digits that count, as far as six decimals go; the error with as many decimals.
+
+    >>> digits(0.012), digits(1866.69), digits(-0.5), digits(37.0, 1.26)
+    ('0.0120', '1867', '−0.500', '37.0 ± 1.3')
+    """
+    decimals = min(6, max(0, 2 - math.floor(math.log10(abs(value))))) if value else 0
+    return number(value, f".{decimals}f") + ("" if error is None else f" ± {error:.{decimals}f}")
+
+
+def span(bounds: Sequence[float], form: str = ".0f") -> str:
+    """One number where both are the same.
+
+    >>> span([38.2, 44.0]), span([0.01, 0.01], ".3g")
+    ('38–44', '0.01')
+    """
+    low, high = (number(bound, form) for bound in bounds)
+    return low if low == high else f"{low}–{high}"
+
+
+def scores(of: Mapping[str, Any]) -> str:
+    bwt = "" if of["bwt"] is None else f", BWT {number(of['bwt'], '+.1f')}"
+    return f"ACC {of['acc']:.1f}{bwt} (%)"
+
+
+# --- tables ---
+
+
+def table(title: str, first: str, others: Iterable[str]) -> Table:
+    """Names to the left, figures to the right; long names are folded rather than cut."""
+    found = Table(title=title, title_justify="left")
+    found.add_column(first, overflow="fold")
+    for name in others:
+        found.add_column(name, justify="right", overflow="fold")
+    return found
+
+
+def together(
+    results: Sequence[Result], about: str, columns: Sequence[str], cells: Callable[[Mapping[str, Any]], Sequence[str]]
+) -> Table:
+    """Of one result every task and all together; of several, all tasks together."""
+    if len(results) > 1:
+        found = table(f"all tasks together: {about}", "run", columns)
+        for result in results:
+            found.add_row(result.label, *cells(result.figures["together"]))
+        return found
+    found = table(f"{results[0].label}: {about}", "task", columns)
+    for task in results[0].figures["tasks"]:
+        found.add_row(task["name"], *cells(task))
+    found.add_section()
+    found.add_row("all together", *cells(results[0].figures["together"]))
+    return found
+
+
+def by_task(results: Sequence[Result], names: Mapping[str, str], main: Mapping[str, str]) -> list[Table]:
+    """Of one result all figures by task; of several their means, and by task the main ones. Those have errors, by the
+    names that they map to."""
+    means = [[digits(fmean(result.figures[name])) for name in names] for result in results]
+    if len(results) > 1:
+        found = table("mean over tasks", "run", names.values())
+        for result, row in zip(results, means, strict=True):
+            found.add_row(result.label, *row)
+        by_run = {name: [(result.label, _cells(result, name, "")) for result in results] for name in main}
+        return [found, *(one for name in main for one in abreast(f"{names[name]}, by task", "task", by_run[name]))]
+    found = table(results[0].label, "task", names.values())
+    columns = [_cells(results[0], name, main.get(name, "")) for name in names]
+    for task in results[0].figures["tasks"]:
+        found.add_row(task, *(cells[task] for cells in columns))
+    found.add_section()
+    found.add_row("mean", *means[0])
+    return [found]
+
+
+def _cells(result: Result, name: str, error: str) -> dict[str, str]:
+    """By task; with the errors of that name, if there are any."""
+    figures = result.figures
+    errors = figures.get(error) or repeat(None)
+    return dict(zip(figures["tasks"], map(digits, figures[name], errors), strict=True))
+
+
+def abreast(title: str, first: str, columns: Sequence[tuple[str, Mapping[str, RenderableType]]]) -> list[Table]:
+    """A column for each run, its cells by the names of the rows; in as many tables as it takes to fit."""
+    rows = list(dict.fromkeys(row for _, cells in columns for row in cells))
+    found = []
+    for start in range(0, len(columns), ABREAST):
+        part = columns[start : start + ABREAST]
+        found.append(table(title, first, [label for label, _ in part]))
+        for row in rows:
+            found[-1].add_row(row, *(cells.get(row, "–") for _, cells in part))
+    return found
+
+
+# --- pictures ---
+
+
+def look(place: int) -> dict[str, Any]:
+    """Of the line of that place among several: told apart in grey by dash, marker and shade."""
+    return {
+        "color": SHADES[place % len(SHADES)],
+        "linestyle": DASHES[place % len(DASHES)],
+        "marker": MARKERS[place % len(MARKERS)],
+    }
+
+
+def name_ends(axes: "Axes") -> None:
+    """The labels of lines to the right of where they end, moved apart; call when limits and size are final."""
+    lines, names = axes.get_legend_handles_labels()
+    axes.get_xlim(), axes.get_ylim()  # brings limits up to date
+    ends = []
+    for handle in lines:
+        line: Any = getattr(handle, "lines", (handle,))[0]  # those with error bars are several
+        x, y = (line.get_transform() - axes.transAxes).transform(line.get_xydata()[-1])
+        ends.append((float(x), min(max(float(y), 0.0), 1.0), "black" if line.get_color() == "black" else "0.4"))
+    gap = INCH * axes.figure.dpi / axes.bbox.height
+    for name, (x, y, color), height in zip(names, ends, apart([y for _, y, _ in ends], gap), strict=True):
+        axes.annotate(
+            name,
+            (x, y),
+            (1.03, height),
+            "axes fraction",
+            va="center",
+            color=color,
+            annotation_clip=False,
+            arrowprops={
+                "arrowstyle": "-",
+                "color": "0.7",
+                "linewidth": 0.6,
+                "relpos": (0, 0.5),
+                "shrinkA": 1,
+                "shrinkB": 4,
+            },
+        )
+
+
+def apart(heights: Sequence[float], gap: float) -> list[float]:
+    """Heights between 0 and 1, moved as little as possible until none is nearer to the next than the gap: those that
+    are too close spread around their middle.
+
+    >>> [round(height, 2) for height in apart([0.5, 0.10, 0.12, 0.97], 0.1)]
+    [0.5, 0.06, 0.16, 0.97]
+    >>> [round(height, 2) for height in apart([0.98, 0.97], 0.1)]
+    [1.0, 0.9]
+    """
+    order = sorted(range(len(heights)), key=lambda place: heights[place])
+    groups: list[list[float]] = []  # of what heights would be without the gaps; each becomes its mean
+    for steps, place in enumerate(order):
+        groups.append([heights[place] - steps * gap])
+        while len(groups) > 1 and fmean(groups[-2]) > fmean(groups[-1]):
+            groups[-2:] = [groups[-2] + groups[-1]]
+    highest = 1 - gap * (len(heights) - 1)
+    means = [min(max(fmean(group), 0.0), highest) for group in groups for _ in group]
+    placed = {place: mean + steps * gap for steps, (place, mean) in enumerate(zip(order, means, strict=True))}
+    return [placed[place] for place in range(len(heights))]
+
+
+def shades(axes: "Axes", rows: Sequence[Sequence[float]]) -> "list[list[Text]]":
+    """Accuracies in percent as cells, the darker the higher, each with its figure; rows may be of unequal length."""
+    width = max(map(len, rows))
+    square = [[*row, *[math.nan] * (width - len(row))] for row in rows]
+    axes.imshow(square, cmap="Greys", vmin=0, vmax=125, aspect="auto")  # the darkest cell keeps its figure legible
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0)
+    return [
+        [
+            axes.text(x, y, f"{value:.1f}", ha="center", va="center", color="white" if value > 62 else "black")
+            for x, value in enumerate(row)
+        ]
+        for y, row in enumerate(rows)
+    ]
+
+
+def panels(figure: "FigureBase", count: int, columns: int) -> "list[Axes]":
+    """So many panels of one scale, row by row."""
+    found: list[Axes] = list(
+        figure.subplots(-(-count // columns), columns, sharex=True, sharey=True, squeeze=False).flat
+    )
+    for place, axes in enumerate(found):
+        axes.tick_params(labelbottom=place + columns >= count)
+        if place >= count:
+            axes.remove()
+    return found[:count]
+
+
+def slant(axes: "Axes", names: Sequence[str]) -> None:
+    """Names below, however long."""
+    axes.set_xticks(range(len(names)), names, rotation=30, ha="right", rotation_mode="anchor")
+
+
+def count_up(axes: "Axes", first: int, last: int) -> None:
+    """Ticks at whole numbers, as many as can be read."""
+    axes.set_xticks(range(first, last + 1, 1 + (last - first) // 10))
