@@ -140,8 +140,8 @@ def test_a_finished_run_is_not_computed_again_but_measured(job):
     before = (Path(job.out) / outcome.where / "record.json").read_bytes()
     line = Direct(home)
     outcome, files = do_away(sent(replace(job, probes=("fgsm",))), line)
-    assert [kind for kind, _ in line.told] == ["started"]
-    assert list(files) == ["probes/fgsm.json"]
+    assert [kind for kind, _ in line.told] == ["started", "probe"]
+    assert sorted(files) == ["probes/fgsm.json", "probes/fgsm.safetensors"]
     home.finish(files)
     assert (Path(job.out) / outcome.where / "record.json").read_bytes() == before
     assert "fgsm" in outcome.facts["record"]["probes"]
