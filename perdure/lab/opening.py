@@ -27,7 +27,7 @@ def usable(device: str) -> torch.device:
 
 def open_stream(spec: RunSpec, root: Path | None) -> Stream:
     """The tasks to be learned, outliers included where they are asked for."""
-    return contaminated(open_clean(spec, root), doses(spec.outliers), spec.seed, spec.network, spec.plan)
+    return contaminated(open_clean(spec, root), doses(spec.outliers), spec.seed, spec.network)
 
 
 def open_clean(spec: RunSpec, root: Path | None) -> Stream:

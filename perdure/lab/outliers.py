@@ -23,7 +23,7 @@ from perdure.train.plan import Plan
 from perdure.types import Lesson, Part, Split, Stream, Task, cut
 
 STRENGTH, STEPS = 8 / 255, 10  # of adversarial images
-EPOCHS = 5  # of the network that they are made against
+PLAN = Plan(rate=0.05, epochs=5, batch=32, schedule="linear", keep="last")  # of the network they are made against
 
 Adversary = Callable[[Tensor, Tensor], Tensor]  # pixels and labels to moved pixels
 
@@ -37,8 +37,8 @@ def check_possible(stream: Stream, doses: Sequence[Dose]) -> None:
             raise WrongValue(f"outliers {dose}: foreign images come from other tasks, and there are none")
 
 
-def contaminated(stream: Stream, doses: Sequence[Dose], seed: int, network: str, plan: Plan) -> Stream:
-    """The stream with outliers among its training images, the same ones for every method.
+def contaminated(stream: Stream, doses: Sequence[Dose], seed: int, network: str) -> Stream:
+    """The stream with outliers among its training images, the same ones for every method and plan.
 
     Adversarial images are made against a fresh `network` that has learned that task alone for a few epochs.
     """
@@ -49,15 +49,15 @@ def contaminated(stream: Stream, doses: Sequence[Dose], seed: int, network: str,
         for dose in doses:
             if not dose.tasks or number + 1 in dose.tasks:
                 tasks[number] = replace(
-                    tasks[number], train=_spoiled(tasks[number], number, dose, stream, seed, network, plan)
+                    tasks[number], train=_spoiled(tasks[number], number, dose, stream, seed, network)
                 )
     told = f"{' and '.join(map(str, doses))} among the training images"
     return replace(stream, tasks=tasks, notes={**stream.notes, "outliers": told})
 
 
-def _spoiled(task: Task, number: int, dose: Dose, stream: Stream, seed: int, network: str, plan: Plan) -> Split:
+def _spoiled(task: Task, number: int, dose: Dose, stream: Stream, seed: int, network: str) -> Split:
     foreign = _others(stream, number) if dose.kind == "foreign" else None
-    adversary = _adversary(stream.tasks[number], stream, number, seed, network, plan)
+    adversary = _adversary(stream, number, seed, network) if dose.kind == "adversarial" else None
     return contaminate(
         task.train,
         dose.kind,
@@ -65,23 +65,26 @@ def _spoiled(task: Task, number: int, dose: Dose, stream: Stream, seed: int, net
         classes=len(task.classes),
         chance=generator(seed, "outliers", dose.kind, number),
         foreign=foreign,
-        adversary=adversary if dose.kind == "adversarial" else None,
+        adversary=adversary,
     )
 
 
 def _others(stream: Stream, number: int) -> Tensor:
-    """Training images of all other tasks."""
-    return torch.cat([task.train.pixels(slice(None)) for i, task in enumerate(stream.tasks) if i != number])
+    """Training images of all other tasks; as bytes where all are, for they are many."""
+    splits = [task.train for i, task in enumerate(stream.tasks) if i != number]
+    alike = len({split.x.dtype for split in splits}) == 1
+    return torch.cat([split.x if alike else split.pixels(slice(None)) for split in splits])
 
 
-def _adversary(task: Task, stream: Stream, number: int, seed: int, network: str, plan: Plan) -> Adversary:
+def _adversary(stream: Stream, number: int, seed: int, network: str) -> Adversary:
     """Moves images against a network that has learned the task as it was."""
+    task = stream.tasks[number]
 
     def move(pixels: Tensor, y: Tensor) -> Tensor:
         with chance(seed, "outliers", "network", number):
             method = Method(Network(registry.networks.load(network)(stream.shape)))
         lesson = Lesson(0, (Part(0, len(task.classes), task.train, task.valid),))
-        fit(method, lesson, replace(plan, epochs=min(EPOCHS, plan.epochs), keep="last"), seed)
+        fit(method, lesson, PLAN, seed)
         sight = Sight(method, 0, task.train)
         source = generator(seed, "outliers", "attack", number)
         moved = [
