@@ -104,8 +104,10 @@ def print_row(
         method: {r["seed"]: value for r in records if r["method"] == method and (value := read_off(r)) is not None}
         for method in METHODS
     }
-    largest = max((abs(value) for own in seeds.values() for value in own.values()), default=0.0)
-    digits = 0 if largest >= 200 else 1 if largest >= 10 else 2 if largest >= 1 else 3
+    values = [value for own in seeds.values() for value in own.values()]
+    largest = max(map(abs, values), default=0.0)
+    counted = all(value == round(value) for value in values)
+    digits = 0 if counted or largest >= 200 else 1 if largest >= 10 else 2 if largest >= 1 else 3
     cells = [spread(list(seeds[method].values()), digits) for method in METHODS]
     differences = [difference(seeds["rcl"], seeds[other], digits) for other in against]
     print(f"| {name} | " + " | ".join([*cells, *differences]) + " |")

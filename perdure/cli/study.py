@@ -292,7 +292,7 @@ def _report(asked: "Study", outcomes: Sequence[Outcome], places: Places, scale: 
         for outcome in outcomes
     ]
     found = groups(runs)
-    figures = list(dict.fromkeys(name for outcome in outcomes for name in headlines(outcome.record or {})))
+    figures = _figures(asked, [outcome.record for outcome in outcomes if outcome.record])
     compared = _compared(found, asked.against)
     records = [outcome.record for outcome in outcomes if outcome.record]
     remarks = [*_data(records), *_mixed(records)]
@@ -333,6 +333,15 @@ def _report(asked: "Study", outcomes: Sequence[Outcome], places: Places, scale: 
         screen.print(text, soft_wrap=True)
     for line in _errors(failed):
         screen.print(f"  {line}", markup=False, soft_wrap=True)
+
+
+def _figures(asked: "Study", records: Sequence[dict[str, Any]]) -> list[str]:
+    """What was measured, in the order in which the study asks for it; then what was measured besides."""
+    from perdure.lab.measure import asked as probe
+
+    keys = [probe(text).key for text in asked.probes]
+    measured = [found["headline"] for key in keys for record in records if (found := record["probes"].get(key))]
+    return list(dict.fromkeys(name for headline in [*measured, *map(headlines, records)] for name in headline))
 
 
 def _errors(failed: Sequence[Outcome]) -> Iterator[str]:

@@ -84,7 +84,8 @@ class Capacity(Probe):
             shares = {name: [percent / 100 for percent in layer["percent"]] for name, layer in layers.items()}
             figures["forecast"] = told = self._told(forecast(shares, self.free), shares)
             figures["text"] = sentences(told, self.free)
-            headline["tasks left"] = float(FAR if told["tasks_left"] is None else told["tasks_left"])
+            if told["tasks_left"] is not None:  # "more than a hundred" is no number to take means of
+                headline["tasks left"] = float(told["tasks_left"])
         return Measured(figures, headline)
 
     def _told(self, found: Forecast, shares: Mapping[str, list[float]]) -> dict[str, Any]:

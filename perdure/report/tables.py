@@ -61,7 +61,12 @@ def measured(found: Sequence[Group], names: Sequence[str]) -> Table:
     """What probes found: a row for each figure and a column for each group, or the other way round, whichever is
     narrower."""
     title = f"measured, mean ± standard deviation over n seeds (ddof {DDOF})"
-    cells = {(group.name, name): _spread(group.spread(name)) for group in found for name in names}
+    cells = {}
+    for name in names:
+        spreads = {group.name: group.spread(name) for group in found}
+        largest = max((abs(value.mean) for value in spreads.values() if value is not None), default=0.0)
+        digits = 0 if largest >= 1000 else 1 if largest >= 10 else 2 if largest >= 1 else 3
+        cells |= {(group, name): _spread(value, digits=digits) for group, value in spreads.items()}
     groups = [group.name for group in found]
     upright = len(names) > len(groups)
     rows, columns = (list(names), groups) if upright else (groups, list(names))
@@ -102,10 +107,10 @@ def _signed(value: float | None) -> str:
     return "–" if value is None else f"{value:+.1f}"
 
 
-def _spread(value: Spread | None, sign: str = "") -> str:
+def _spread(value: Spread | None, sign: str = "", digits: int = 2) -> str:
     if value is None:
         return "–"
-    return f"{value.mean:{sign}.2f}" + ("" if value.deviation is None else f" ± {value.deviation:.2f}")
+    return f"{value.mean:{sign}.{digits}f}" + ("" if value.deviation is None else f" ± {value.deviation:.{digits}f}")
 
 
 def _interval(value: Interval | None) -> str:
