@@ -10,7 +10,7 @@ the lowest and the highest in brackets; differences are paired by seed, with Stu
 import argparse
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from statistics import fmean
+from statistics import correlation, fmean
 from typing import Any
 
 from perdure.lab.grid import read, specs
@@ -36,6 +36,9 @@ ROBUSTNESS = [
     "masking warns",
     "robust ACC",
     "robust BWT",
+    "robust new task",
+    "clean BWT",
+    "clean new task",
     "corrupted",
     "flatness",
     "rise at 0.1",
@@ -64,6 +67,13 @@ def main() -> None:
     print("|---" * (len(METHODS) + 3) + "|")
     for name in ROBUSTNESS:
         print_row(name, records, lambda record, name=name: figure(record, name), ["gpm", "dfgp"])
+    print()
+    for methods in (METHODS, METHODS[1:]):
+        some = [record for record in records if record["method"] in methods]
+        flat = [record["probes"]["flatness"]["headline"]["flatness"] for record in some]
+        loss = [record["probes"]["fgsm"]["loss"][0] for record in some]
+        r, names = correlation(flat, loss), ", ".join(methods)
+        print(f"flatness and loss under FGSM 1/255, {len(some)} runs of {names}: r = {r:.2f}")
     spoiled = found("outliers", out)
     doses = list(dict.fromkeys(record.get("outliers", "none") for record in spoiled))
     for title, read_off in (("ACC", lambda r: r["acc"]), ("BWT", lambda r: r["bwt"])):
@@ -89,8 +99,11 @@ def found(study: str, out: Path) -> list[Record]:
 
 
 def figure(record: Record, name: str) -> float | None:
-    if name == "clean":
-        return float(record["acc"])
+    known = {"clean": "acc", "clean BWT": "bwt", "clean new task": "learning_accuracy"}
+    if name in known:
+        return float(record[known[name]])
+    if name == "robust new task":
+        return float(record["probes"]["over-time"]["robust"]["learning_accuracy"])
     if name == "clean, first 100":  # the images that APGD and Square are tried on
         measured = [probe for key, probe in record["probes"].items() if key.startswith("apgd")]
         return float(measured[0]["clean"]["acc"])

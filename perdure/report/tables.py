@@ -61,7 +61,7 @@ def measured(found: Sequence[Group], names: Sequence[str]) -> Table:
     """What probes found: a row for each figure and a column for each group, or the other way round, whichever is
     narrower."""
     title = f"measured, mean ± standard deviation over n seeds (ddof {DDOF})"
-    cells = {}
+    cells: dict[tuple[str, str], str] = {}
     for name in names:
         spreads = {group.name: group.spread(name) for group in found}
         largest = max((abs(value.mean) for value in spreads.values() if value is not None), default=0.0)
