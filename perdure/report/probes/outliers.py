@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+OWN = "those of the run"  # as `probes.outliers` calls outliers that the run has learned from
 PANELS = {  # figure → its axis
     "loss": "loss",
     "past_gradient": "gradient on past\nclasses' logits, Σ f_p",
@@ -32,6 +33,8 @@ def tables(results: Sequence[Result]) -> Sequence[Table | str]:
     found.append(_claims(results))
     found.append("×: outliers beside the images they replace; excess: growth of the batch's loss per outlier")
     found.append("first order: ∇ₓLᵀε; span: ‖W_t − W_t−1‖; past loss: its growth on earlier tasks in the lesson")
+    if any(result.figures["source"] == OWN for result in results):
+        found.append("after the lesson: an outlier that was learned by heart has the lower loss, and an excess below 0")
     return found
 
 
