@@ -192,7 +192,7 @@ def test_the_page_about_studies_is_true(file: Path) -> None:
     for block in blocks:
         file.write_text(block)
         runs.append(len(specs(read(file))))
-    assert runs == [15, 10]
+    assert runs == [30, 10]
     rows = re.findall(r"^\| (`.*?) \| ([\d, ]+) \|", page, re.MULTILINE)
     listed = {
         name.strip("`"): int(count)
