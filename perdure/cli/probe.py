@@ -195,14 +195,11 @@ def _across(runs: Sequence[Run], one: "Asked", root: Path | None, device: str, p
     """A probe of several runs together; kept beside the runs, under the name of all of them."""
     import perdure.lab.measure as lab
 
-    if len(runs) < 2:
-        raise WrongValue(f"{one.name} compares runs: name two or more")
     models = [run.record["files"]["model.safetensors"] for run in runs]
     known = _read(place)
     if known is None or known.get("models") != models:
-        with ExitStack() as held:
-            opened = [held.enter_context(_opened(run, root, device))[0] for run in runs]
-            subjects = [replace(run.subject, name=named.label) for run, named in zip(opened, runs, strict=True)]
+        with _all_opened(runs, one, root, device) as opened:
+            subjects = [run.subject for run in opened]
             probe = one.make(opened[0].stream)
             pace = lab.Pace(subjects[0])
             found, facts = lab.timed(
@@ -215,6 +212,19 @@ def _across(runs: Sequence[Run], one: "Asked", root: Path | None, device: str, p
         runs_told = [{"label": run.label, "path": str(run.path)} for run in runs]
         lab.keep(place.parent, replace(one, key=place.stem), found, {**facts, "models": models, "runs": runs_told})
     return _result(place, " | ".join(run.label for run in runs))
+
+
+@contextmanager
+def _all_opened(runs: Sequence[Run], one: "Asked", root: Path | None, device: str) -> "Iterator[list[Opened]]":
+    """Runs to be compared, each under the name that tells it from the others."""
+    if len(runs) < 2:
+        raise WrongValue(f"{one.name} compares runs: name two or more")
+    with ExitStack() as held:
+        opened = [held.enter_context(_opened(run, root, device))[0] for run in runs]
+        yield [
+            replace(run, subject=replace(run.subject, name=named.label))
+            for run, named in zip(opened, runs, strict=True)
+        ]
 
 
 # --- what it came to ---
@@ -288,6 +298,7 @@ def _headlines(name: str, results: Sequence[Result]) -> Table:
 def _dry(runs: Sequence[Run], wanted: "Sequence[Asked]", root: Path | None, device: str, as_json: bool) -> None:
     """How long each probe of each run would take, from the pace of a batch here; what is measured is not counted."""
     rows = [row for run in runs for row in _costs(run, wanted, root, device)]
+    rows += [_cost_across(runs, one, root, device) for one in wanted if registry.probes.load(one.name).across]
     if as_json:
         print(json.dumps({"probes": rows, "seconds": sum(row["seconds"] for row in rows)}, ensure_ascii=False))
         return
@@ -317,3 +328,13 @@ def _costs(run: Run, wanted: "Sequence[Asked]", root: Path | None, device: str) 
             seconds = 0.0 if one.key in known else pace.seconds(work)
             note = "measured already" if one.key in known else ""
             yield {"run": run.label, "probe": one.name, **asdict(work), "seconds": seconds, "note": note}
+
+
+def _cost_across(runs: Sequence[Run], one: "Asked", root: Path | None, device: str) -> dict[str, Any]:
+    import perdure.lab.measure as lab
+
+    with _all_opened(runs, one, root, device) as opened:
+        subjects = [run.subject for run in opened]
+        work = one.make(opened[0].stream).work_across(subjects)
+        seconds = lab.Pace(subjects[0]).seconds(work)
+    return {"run": "all together", "probe": one.name, **asdict(work), "seconds": seconds, "note": ""}

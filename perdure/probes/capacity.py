@@ -86,7 +86,11 @@ class Capacity(Probe):
             figures["text"] = sentences(told, self.free)
             if told["tasks_left"] is not None:  # "more than a hundred" is no number to take means of
                 headline["tasks left"] = float(told["tasks_left"])
-        return Measured(figures, headline)
+        arrays = {
+            "taken": torch.tensor([layer["taken"] for layer in layers.values()]),  # (layers, tasks)
+            "directions": torch.tensor([layer["directions"] for layer in layers.values()]),
+        }
+        return Measured(figures, headline, arrays)
 
     def _told(self, found: Forecast, shares: Mapping[str, list[float]]) -> dict[str, Any]:
         """A forecast in plain numbers; shares in percent."""

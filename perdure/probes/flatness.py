@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from statistics import fmean
 from typing import Annotated
 
+import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
@@ -57,10 +58,12 @@ class Flatness(Probe):
 
     def measure(self, subject: Subject) -> Measured:
         found: dict[str, list[float]] = {"loss": [], "one_step": [], "flatness": [], "sharpness": []}
+        climbs = []
         for task in range(len(subject.tasks)):
             sight = subject.sight(task, self.part)
             loss = batch_losses(sight, self.images)
             heights = landscape.climb(loss, sight.weights, self.radius, self.steps)
+            climbs.append(heights.cpu())
             rises = heights[1:] - heights[0]
             found["loss"].append(float(heights[0]))
             found["one_step"].append(float(rises[0]))
@@ -68,7 +71,7 @@ class Flatness(Probe):
             found["sharpness"].append(float(landscape.sharpness(loss, sight.weights, self.sam_radius)))
         moved = {"radius": self.radius, "steps": self.steps, "sam_radius": self.sam_radius}
         figures = {"tasks": [task.name for task in subject.tasks], **found, **moved}
-        return Measured(figures, {"flatness": fmean(found["flatness"])})
+        return Measured(figures, {"flatness": fmean(found["flatness"])}, {"climbs": torch.stack(climbs)})
 
 
 class Curvature(Probe):
@@ -96,7 +99,8 @@ class Curvature(Probe):
         rows = [self._of(subject.sight(task, self.part)) for task in range(len(subject.tasks))]
         found = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
         headline = {"top eigenvalue": fmean(found["top_eigenvalue"]), "Hessian trace": fmean(found["trace"])}
-        return Measured({"tasks": [task.name for task in subject.tasks], **found}, headline)
+        arrays = {name: torch.tensor(values, dtype=torch.float64) for name, values in found.items()}
+        return Measured({"tasks": [task.name for task in subject.tasks], **found}, headline, arrays)
 
     def _of(self, sight: Sight) -> tuple[float, ...]:
         before, gradient = landscape.slope(batch_losses(sight, self.images), sight.weights)

@@ -27,6 +27,7 @@ from perdure.ops.attacks import Ball, Victim, fgsm, fgsm_takes, noise, pgd, pgd_
 from perdure.ops.landscape import filter_normalized
 from perdure.ops.scores import wilson
 from perdure.probes.probe import Measured, Probe, Sight, Subject, Work
+from perdure.probes.robustness import both_units
 from perdure.schema import Count
 from perdure.seeding import generator
 
@@ -146,6 +147,7 @@ class Masking(Probe):
             "verdict": worst(check.verdict for check in checks),
             "checks": [asdict(check) for check in checks],
             "middle": self.strengths[middle],
+            **both_units([self.strengths[middle]], "pixels", subject.tasks),
             "curve": {
                 "strengths": list(self.strengths),
                 "images": len(clean),

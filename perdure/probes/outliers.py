@@ -325,7 +325,14 @@ def summed_up(source: str, tasks: Sequence[dict[str, Any]], pairs: Sequence[Pair
         "weight span": "span",
     }
     figures = {"source": source, "tasks": list(tasks), "mean": means, "claims": claims(pairs, rises)}
-    return Measured(figures, {name: value for name, key in names.items() if (value := means[key]) is not None})
+    headline = {name: value for name, key in names.items() if (value := means[key]) is not None}
+    arrays = {  # of every image, task after task
+        "outlier": torch.cat([pair.outliers for pair in pairs]).to("cpu", torch.uint8),
+        "clean_loss": torch.cat([pair.clean.loss for pair in pairs]).cpu(),
+        "outlier_loss": torch.cat([pair.odd.loss for pair in pairs]).cpu(),
+        "first_order": torch.cat([pair.predicted for pair in pairs]).cpu(),
+    }
+    return Measured(figures, headline, arrays)
 
 
 def mean(values: Sequence[float]) -> float | None:

@@ -12,7 +12,7 @@ from perdure.methods.method import Method
 from perdure.ops.attacks import Ball, Norm, fgsm, fgsm_takes, pgd, pgd_takes
 from perdure.ops.scores import average_accuracy, backward_transfer, forgetting, learning_accuracy, wilson
 from perdure.probes.probe import Measured, Probe, Sight, Space, Subject, Work
-from perdure.probes.robustness import label
+from perdure.probes.robustness import both_units, label
 from perdure.schema import Count, Weight
 from perdure.seeding import generator
 
@@ -54,6 +54,7 @@ class OverTime(Probe):
         sizes = [subject.sight(task).images(self.images) for task in range(len(robust[-1]))]
         figures: dict[str, Any] = {
             "attack": self.name(),
+            **both_units([self.ball.radius], self.space, subject.tasks),
             "tasks": [task.name for task in subject.tasks[: len(sizes)]],
             "images": sizes,
             "clean": _scores(clean, sizes),

@@ -111,15 +111,13 @@ class Attacked(Probe):
             for level in range(len(self.strengths))
         ]
         labels = [label(strength, self.norm, self.space) for strength in self.strengths]
-        pixels, normalized = _both(self.strengths, self.space, subject.tasks)
         figures: dict[str, Any] = {
             "attack": self.title,
             "space": SPACES[self.space],
             "norm": self.norm,
             "strengths": list(self.strengths),
             "labels": labels,
-            "in_pixels": pixels,
-            "in_normalized": normalized,
+            **both_units(self.strengths, self.space, subject.tasks),
             "tasks": [task.name for task in subject.tasks],
             "images": [len(answers.right) for answers in clean],
             "clean": {
@@ -301,15 +299,15 @@ def label(strength: float, norm: Norm, space: Space) -> str:
     return f"{'L2 ' if norm == 'l2' else ''}{size}{' norm.' if space == 'normalized' else ''}"
 
 
-def _both(
-    strengths: Sequence[float], space: Space, tasks: Sequence[Task]
-) -> tuple[list[list[float]], list[list[float]]]:
+def both_units(strengths: Sequence[float], space: Space, tasks: Sequence[Task]) -> dict[str, list[list[float]]]:
     """The strengths in pixels and in normalized units: [lowest, highest] over channels and tasks."""
     spread = [std for task in tasks for std in task.test.std]
     same = [[strength, strength] for strength in strengths]
     if space == "pixels":
-        return same, [[strength / max(spread), strength / min(spread)] for strength in strengths]
-    return [[strength * min(spread), strength * max(spread)] for strength in strengths], same
+        there = [[strength / max(spread), strength / min(spread)] for strength in strengths]
+        return {"in_pixels": same, "in_normalized": there}
+    there = [[strength * min(spread), strength * max(spread)] for strength in strengths]
+    return {"in_pixels": there, "in_normalized": same}
 
 
 def _worst(sight: Sight, tried: Sequence[Tensor], y: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from perdure.ops.attacks import Ball, Norm, pgd, pgd_takes
 from perdure.ops.scores import wilson
 from perdure.probes.masking import edge, verdict_of
 from perdure.probes.probe import Measured, Probe, Sight, Subject, Work
-from perdure.probes.robustness import label
+from perdure.probes.robustness import both_units, label
 from perdure.schema import Count, Weight
 from perdure.seeding import generator
 from perdure.types import Task
@@ -58,6 +58,7 @@ class Transfer(Probe):
             "tasks": [task.name for task in tasks],
             "images": right.shape[2],
             "attack": self.name(),
+            **both_units([self.ball.radius], "pixels", tasks),
             "clean": [_accuracy(row) for row in clean],
             "clean_intervals": [_interval(row) for row in clean],
             "matrix": [[_accuracy(cell) for cell in row] for row in matrix],

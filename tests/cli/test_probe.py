@@ -82,6 +82,9 @@ def test_how_long_it_will_take(store: Path) -> None:
     assert content["seconds"] == pytest.approx(sum(row["seconds"] for row in content["probes"]))
     assert not (path_of(store, "gpm") / "probes" / "pgd.json").exists()
     assert "together about" in perdure("probe", *words).stdout
+    both = json.loads(perdure("probe", "synthetic", "transfer", "--out", str(store), "--dry", "--json").stdout)
+    assert [row["run"] for row in both["probes"]] == ["all together"]
+    assert both["seconds"] > 0
 
 
 @pytest.mark.parametrize(

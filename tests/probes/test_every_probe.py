@@ -79,6 +79,7 @@ def test_what_is_found_can_be_kept(name: str, found: dict[str, Measured]) -> Non
     json.dumps(measured.headline, allow_nan=False)
     assert measured.headline
     assert all(isinstance(value, float) for value in measured.headline.values())
+    assert measured.arrays
     assert all(array.device.type == "cpu" for array in measured.arrays.values())
     assert not {"probe", "values", "headline", "arrays", "seconds", "work", "model"} & measured.figures.keys()
 

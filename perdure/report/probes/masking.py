@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from perdure.report.probes import Result
-from perdure.report.probes.parts import abreast, look, name_ends, number
+from perdure.report.probes.parts import abreast, look, name_ends, number, units
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,7 +22,8 @@ HOW = (
 
 
 def tables(results: Sequence[Result]) -> Sequence[Table | str]:
-    return [*([_one(results[0])] if len(results) == 1 else _several(results)), HOW]
+    middle = f"where attacks are compared at one strength, {units(results[0].figures)}"
+    return [*([_one(results[0])] if len(results) == 1 else _several(results)), HOW, middle]
 
 
 def draw(figure: "Figure", results: Sequence[Result]) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from perdure.report.probes import Result
-from perdure.report.probes.parts import count_up, look, name_ends, number, scores, shades, table
+from perdure.report.probes.parts import count_up, look, name_ends, number, scores, shades, table, units
 from perdure.report.tables import matrix
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ def tables(results: Sequence[Result]) -> Sequence[Table | str]:
     found: list[Table | str] = [_matrix(results[0])] if len(results) == 1 else []
     found.append(_summary(results))
     found.append("kept: robust BWT − clean BWT; below 0 a task loses robustness faster than it loses accuracy")
+    found.append(units(results[0].figures))
     return found
 
 

@@ -55,6 +55,12 @@ def span(bounds: Sequence[float], form: str = ".0f") -> str:
     return low if low == high else f"{low}–{high}"
 
 
+def units(figures: Mapping[str, Any]) -> str:
+    """The last strength of an attack in both its units."""
+    pixels, normalized = (span(figures[name][-1], ".3g") for name in ("in_pixels", "in_normalized"))
+    return f"strength: {pixels} in pixels of 0 … 1, {normalized} in the network's normalized input"
+
+
 def scores(of: Mapping[str, Any]) -> str:
     bwt = "" if of["bwt"] is None else f", BWT {number(of['bwt'], '+.1f')}"
     return f"ACC {of['acc']:.1f}{bwt} (%)"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from perdure.report.probes import Result
-from perdure.report.probes.parts import number, shades, slant, table
+from perdure.report.probes.parts import number, shades, slant, table, units
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,7 +22,7 @@ def tables(results: Sequence[Result]) -> Sequence[Table | str]:
     found = table(title, "crafted on ↓, tried on →", [str(n) for n, _ in enumerate(numbered, 1)])
     for name, cells in zip(("  (clean)", *numbered), (figures["clean"], *figures["matrix"]), strict=True):
         found.add_row(name, *map(number, cells))
-    return [found, *_warnings(results[0])]
+    return [found, units(figures), *_warnings(results[0])]
 
 
 def draw(figure: "Figure", results: Sequence[Result]) -> None:
