@@ -73,7 +73,7 @@ def probe(
     alone = [one for one in wanted if not registry.probes.load(one.name).across]
     together = [one for one in wanted if one not in alone]
     for run in runs if alone else ():
-        with _opened(run, root, device) as (opened, watch):
+        with _opened([run], root, device) as ((opened,), watch):
             measure(opened, alone, watch)
     found = {one.key: [_result(run.path / "probes" / f"{one.key}.json", run.label) for run in runs] for one in alone}
     pictures = []
@@ -174,16 +174,22 @@ def _wanted(names: Sequence[str], wishes: dict[str, str]) -> "list[Asked]":
 
 
 @contextmanager
-def _opened(run: Run, root: Path | None, device: str) -> "Iterator[tuple[Opened, Bar]]":
-    """A run with its progress on standard error, held against others."""
+def _opened(runs: Sequence[Run], root: Path | None, device: str) -> "Iterator[tuple[list[Opened], Bar]]":
+    """Runs, held against others, each under the name that tells it apart, with one progress on standard error."""
     from perdure.lab.measure import open_run
     from perdure.lab.opening import usable
     from perdure.lab.progress import Bar, Dial
     from perdure.lab.store import hold
 
-    lessons = len(run.record["accuracy_matrix"])
-    with hold(_store(run.path), run.path), Bar(f"{run.label}, once more", lessons, notes) as bar:
-        yield open_run(run.path, run.record, root, usable(device), Dial(bar.progress, f"{run.label}: ")), bar
+    name = runs[0].label if len(runs) == 1 else f"{len(runs)} runs"
+    with ExitStack() as held:
+        for run in runs:
+            held.enter_context(hold(_store(run.path), run.path))
+        bar = held.enter_context(Bar(f"{name}, once more", len(runs[0].record["accuracy_matrix"]), notes))
+        dial = Dial(bar.progress, f"{name}: ")
+        opened = [open_run(run.path, run.record, root, usable(device), dial) for run in runs]
+        named = [replace(o, subject=replace(o.subject, name=r.label)) for o, r in zip(opened, runs, strict=True)]
+        yield named, bar
 
 
 def _store(path: Path) -> Path:
@@ -194,11 +200,12 @@ def _store(path: Path) -> Path:
 def _across(runs: Sequence[Run], one: "Asked", root: Path | None, device: str, place: Path) -> Result:
     """A probe of several runs together; kept beside the runs, under the name of all of them."""
     import perdure.lab.measure as lab
+    from perdure.lab.store import read_measured
 
     models = [run.record["files"]["model.safetensors"] for run in runs]
-    known = _read(place)
-    if known is None or known.get("models") != models:
-        with _all_opened(runs, one, root, device) as opened:
+    known = read_measured(place)
+    if known is None or known["models"] != models:
+        with _opened(_two_or_more(runs, one), root, device) as (opened, _):
             subjects = [run.subject for run in opened]
             probe = one.make(opened[0].stream)
             pace = lab.Pace(subjects[0])
@@ -214,17 +221,10 @@ def _across(runs: Sequence[Run], one: "Asked", root: Path | None, device: str, p
     return _result(place, " | ".join(run.label for run in runs))
 
 
-@contextmanager
-def _all_opened(runs: Sequence[Run], one: "Asked", root: Path | None, device: str) -> "Iterator[list[Opened]]":
-    """Runs to be compared, each under the name that tells it from the others."""
+def _two_or_more(runs: Sequence[Run], one: "Asked") -> Sequence[Run]:
     if len(runs) < 2:
         raise WrongValue(f"{one.name} compares runs: name two or more")
-    with ExitStack() as held:
-        opened = [held.enter_context(_opened(run, root, device))[0] for run in runs]
-        yield [
-            replace(run, subject=replace(run.subject, name=named.label))
-            for run, named in zip(opened, runs, strict=True)
-        ]
+    return runs
 
 
 # --- what it came to ---
@@ -233,9 +233,11 @@ def _all_opened(runs: Sequence[Run], one: "Asked", root: Path | None, device: st
 def _result(place: Path, label: str) -> Result:
     from safetensors.numpy import load_file
 
-    content = _read(place)
-    if content is None:
-        raise PerdureError(f"{place}: not readable; remove it and measure again")
+    from perdure.lab.store import read_measured
+
+    content = read_measured(place)
+    if content is None:  # it was written a moment ago
+        raise PerdureError(f"{place}: changed meanwhile; give the same command again")
     arrays = load_file(place.with_suffix(".safetensors")) if content["arrays"] else {}
     about = ("probe", "values", "headline", "arrays")
     return Result(
@@ -245,14 +247,6 @@ def _result(place: Path, label: str) -> Result:
 
 def _plain(result: Result) -> dict[str, Any]:
     return {"run": result.label, "values": result.values, "headline": result.headline, **result.figures}
-
-
-def _read(place: Path) -> dict[str, Any] | None:
-    try:
-        content = json.loads(place.read_text("utf-8"))
-    except (OSError, ValueError):
-        return None
-    return content if isinstance(content, dict) else None
 
 
 def _compared(one: "Asked", runs: Sequence[Run]) -> Path:
@@ -316,7 +310,7 @@ def _costs(run: Run, wanted: "Sequence[Asked]", root: Path | None, device: str) 
     from perdure.lab.store import read_probes
 
     known = read_probes(run.path, run.record)
-    with _opened(run, root, device) as (opened, _):
+    with _opened([run], root, device) as ((opened,), _):
         pace = lab.Pace(opened.subject)
         rows = run.record["accuracy_matrix"]
         subject = replace(opened.subject, stages=likely(opened.subject.method, rows), clean=opened.stream.tasks)
@@ -333,7 +327,7 @@ def _costs(run: Run, wanted: "Sequence[Asked]", root: Path | None, device: str) 
 def _cost_across(runs: Sequence[Run], one: "Asked", root: Path | None, device: str) -> dict[str, Any]:
     import perdure.lab.measure as lab
 
-    with _all_opened(runs, one, root, device) as opened:
+    with _opened(_two_or_more(runs, one), root, device) as (opened, _):
         subjects = [run.subject for run in opened]
         work = one.make(opened[0].stream).work_across(subjects)
         seconds = lab.Pace(subjects[0]).seconds(work)

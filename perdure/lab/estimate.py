@@ -5,14 +5,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from perdure.errors import PerdureError
-from perdure.lab.opening import build, open_clean
+from perdure.lab.opening import build, open_clean, with_threads
 from perdure.lab.spec import RunSpec
 from perdure.lab.survey import data_key
 from perdure.methods.method import Method
@@ -91,7 +90,7 @@ def estimates(
 
 def estimate(spec: RunSpec, stream: Stream, device: torch.device, threads: int) -> Estimate:
     """Learn an epoch of the first lesson and one of the second, since many methods do all they do only then."""
-    with _threads(threads):
+    with with_threads(threads):
         method = build(spec, stream).to(device)
         lessons = list(method.lessons(stream))
         steps = [len(cut(len(lesson), spec.plan.batch)) for lesson in lessons]
@@ -143,13 +142,3 @@ def _first(split: Split, rows: int) -> Split:
 def _on(lesson: Lesson, device: torch.device) -> Lesson:
     parts = (replace(part, train=part.train.to(device), valid=part.valid.to(device)) for part in lesson.parts)
     return replace(lesson, parts=tuple(parts))
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

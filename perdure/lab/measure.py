@@ -27,7 +27,7 @@ from perdure.errors import WrongValue
 from perdure.lab.opening import open_clean, open_stream, reopen
 from perdure.lab.spec import RunSpec, assignments
 from perdure.lab.stages import stages
-from perdure.lab.store import read_probes, write_json, written
+from perdure.lab.store import file_sum, read_probes, write_json, written
 from perdure.probes.probe import Measured, Meter, Subject, Work
 from perdure.schema import checked, values_of
 from perdure.train.watch import Watch
@@ -120,15 +120,16 @@ def measure(run: Opened, wanted: Sequence[Asked], watch: Watch | None = None) ->
     """Measure what is not measured yet, and keep it with the run."""
     known = read_probes(run.path, run.record)
     missing = [one for one in wanted if one.key not in known]
-    pace = Pace(run.subject) if missing else None
+    if not missing:
+        return
+    pace = Pace(run.subject)
     for one in missing:
         probe = one.make(run.stream)
         if probe.needs_stages and not run.subject.stages:
             run = with_stages(run, watch or Watch())
-        assert pace is not None
         measured = partial(probe.measure, run.subject)
         found, facts = timed(one.name, probe.work(run.subject), pace, run.gauge, measured)
-        keep(run.path / "probes", one, found, {**facts, "model": run.record["files"]["model.safetensors"]})
+        keep(run.path / "probes", one, found, {**facts, "models": [run.record["files"]["model.safetensors"]]})
 
 
 def timed(
@@ -152,7 +153,8 @@ def keep(folder: Path, one: Asked, found: Measured, facts: Mapping[str, Any]) ->
         with written(folder / f"{one.key}.safetensors") as part:
             safetensors.torch.save_file(arrays, part)
     shapes = {name: list(array.shape) for name, array in arrays.items()}
-    about = {"probe": one.name, "values": one.values, "headline": found.headline, "arrays": shapes, **facts}
+    kept = {"arrays": shapes, "arrays_sum": file_sum(folder / f"{one.key}.safetensors")}
+    about = {"probe": one.name, "values": one.values, "headline": found.headline, **kept, **facts}
     write_json(folder / f"{one.key}.json", {**found.figures, **about})
 
 
@@ -163,9 +165,7 @@ class Pace:
         sight = Subject(subject.method, subject.tasks).sight(0)  # with a meter of its own: this is not the probe's work
         x, y = next(iter(sight.batches()))
         self.look = _middle(lambda: sight.logits(x)) / len(x)
-        self.slope = _middle(lambda: sight.slope(x, lambda logits: F.cross_entropy(logits, y, reduction="none"))) / len(
-            x
-        )
+        self.slope = _middle(lambda: sight.slope(x, partial(F.cross_entropy, target=y, reduction="none"))) / len(x)
 
     def seconds(self, work: Work) -> float:
         return work.looks * self.look + work.slopes * self.slope

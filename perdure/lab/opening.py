@@ -1,5 +1,7 @@
 """From a specification to the things it names: a device, a stream, a method."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -57,3 +59,14 @@ def reopen(path: Path, spec: RunSpec, stream: Stream, device: torch.device) -> t
     method = build(spec, stream).to(device)
     checkpoint.load(path / "model.safetensors", spec.plan).restore(method)
     return method, [task.to(device) for task in stream]
+
+
+@contextmanager
+def with_threads(count: int) -> Iterator[None]:
+    """Inside, torch computes with so many."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -6,8 +6,7 @@ A run keeps them if it is asked to. Of a run that did not they are made by learn
 weights to the last bit where torch and the number of threads are the same; the end is compared, and a difference told.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, overload
@@ -16,7 +15,7 @@ import torch
 
 from perdure.errors import Damaged
 from perdure.lab import checkpoint
-from perdure.lab.opening import build
+from perdure.lab.opening import build, with_threads
 from perdure.lab.spec import RunSpec
 from perdure.methods.method import Method
 from perdure.train.learn import learn
@@ -95,7 +94,7 @@ def _whole(found: Stages) -> bool:
 def _relearn(found: Stages, record: dict[str, Any], watch: Watch) -> None:
     method = build(found.spec, found.stream).to(found.device)
     keeper = Keeper(found.path, found.path.name)
-    with _threads(record["threads"]):
+    with with_threads(record["threads"]):  # another number would change the last digits
         learn(
             method,
             found.stream,
@@ -118,14 +117,3 @@ def _apart(one: torch.Tensor, other: torch.Tensor) -> float:
     if one.shape != other.shape:
         return float("inf")
     return float((one.double() - other.cpu().double()).abs().max()) if one.numel() else 0.0
-
-
-@contextmanager
-def _threads(wanted: int) -> Iterator[None]:
-    """As many as the run had: another number would change the last digits."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(wanted)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -129,7 +129,7 @@ def _cannot_hold(error: OSError, place: Path) -> PerdureError:
 
 def finish(path: Path, record: Mapping[str, Any], files: Iterable[str]) -> dict[str, Any]:
     """Write the record, the last file of a run, with the checksums of the others and its own."""
-    sums = {name: _file_sum(path / name) for name in files}
+    sums = {name: file_sum(path / name) for name in files}
     content = {**record, "schema": SCHEMA, "files": sums}
     content["check"] = _check(content)
     write_json(path / "record.json", content)
@@ -153,7 +153,7 @@ def read_record(path: Path, thorough: bool = False) -> dict[str, Any] | None:
         raise Damaged(f"{place}: damaged, its checksum is wrong", place)
     if thorough:
         for name, wanted in record["files"].items():
-            if _file_sum(file := path / name) != wanted:
+            if file_sum(file := path / name) != wanted:
                 raise Damaged(f"{file}: damaged or gone, its checksum is not the one in the record", file)
     return record
 
@@ -163,11 +163,20 @@ def read_probes(path: Path, record: Mapping[str, Any]) -> dict[str, Any]:
     place before, is as good as none."""
     found = {}
     for file in sorted((path / "probes").glob("*.json")):
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            content = json.loads(file.read_text("utf-8"))
-            if content["model"] == record["files"]["model.safetensors"]:
-                found[file.stem] = content
+        content = read_measured(file)
+        if content is not None and content.get("models") == [record["files"].get("model.safetensors")]:
+            found[file.stem] = content
     return found
+
+
+def read_measured(file: Path) -> dict[str, Any] | None:
+    """What a probe found, if its file and that of its arrays are whole."""
+    try:
+        content: dict[str, Any] = json.loads(file.read_text("utf-8"))
+        whole = not content["arrays"] or file_sum(file.with_suffix(".safetensors")) == content["arrays_sum"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return content if whole else None
 
 
 def set_aside(path: Path) -> Path:
@@ -187,7 +196,7 @@ def _check(record: Mapping[str, Any]) -> str:
     return f"{zlib.crc32(json.dumps(content, sort_keys=True).encode()):08x}"
 
 
-def _file_sum(path: Path) -> str:
+def file_sum(path: Path) -> str:
     found = 0
     try:
         with path.open("rb") as file:

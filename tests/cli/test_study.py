@@ -244,7 +244,9 @@ def test_a_missing_probe_makes_a_run_undone(tmp_path: Path) -> None:
     (path / "model.safetensors").write_bytes(b"weights")
     record = json.loads((path / "record.json").read_text())
     model = finish(path, record, ["model.safetensors"])["files"]["model.safetensors"]
-    (path / "probes" / "fgsm.json").write_text(json.dumps({"acc": [1], "model": model, "headline": {}}))
+    (path / "probes" / "fgsm.json").write_text(
+        json.dumps({"acc": [1], "models": [model], "headline": {}, "arrays": {}})
+    )
     found = json.loads(here(str(file), "--out", str(out), "--dry", "--json").stdout)
     assert (found["done"], found["to_do"]) == (1, 5)
 

@@ -142,9 +142,13 @@ def test_nothing_is_measured_twice_but_what_is_damaged_or_of_another_model(tmp_p
     assert gauge.told == []
     (path / "probes" / "fgsm.json").write_text("{")
     file = path / "probes" / "calibration.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "model": "00000000"}))
+    file.write_text(json.dumps({**json.loads(file.read_text()), "models": ["00000000"]}))
     measure(opened(path, record, gauge), wanted)
     assert [name for name, _ in gauge.told] == ["fgsm", "calibration"]
+    arrays = path / "probes" / "fgsm.safetensors"
+    arrays.write_bytes(arrays.read_bytes()[:20])
+    measure(opened(path, record, gauge), wanted)
+    assert [name for name, _ in gauge.told] == ["fgsm", "calibration", "fgsm"]
 
 
 def test_a_probe_that_looks_back_makes_a_run_keep_its_stages(tmp_path: Path) -> None:

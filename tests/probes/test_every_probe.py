@@ -81,7 +81,10 @@ def test_what_is_found_can_be_kept(name: str, found: dict[str, Measured]) -> Non
     assert all(isinstance(value, float) for value in measured.headline.values())
     assert measured.arrays
     assert all(array.device.type == "cpu" for array in measured.arrays.values())
-    assert not {"probe", "values", "headline", "arrays", "seconds", "work", "model"} & measured.figures.keys()
+    assert (
+        not {"probe", "values", "headline", "arrays", "arrays_sum", "seconds", "work", "models"}
+        & measured.figures.keys()
+    )
 
 
 @pytest.mark.parametrize("name", ALONE)
