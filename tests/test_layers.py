@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "perdure"
-PLAIN = {"types", "errors", "seeding", "schema"}
+PLAIN = {"types", "errors", "seeding", "schema", "fast"}
 ALLOWED = {
     "errors": set(),
     "seeding": set(),
+    "fast": {"errors"},
     "registry": {"errors"},
     "schema": {"errors"},
     "types": {"errors"},
@@ -36,6 +37,12 @@ def imports(path: Path) -> set[str]:
     tree = ast.parse(path.read_text("utf-8"))
     found = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
     found |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    found |= {
+        f"perdure.{alias.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module == "perdure"
+        for alias in node.names
+    }
     return {name for name in found if name.startswith("perdure.")}
 
 

@@ -4,6 +4,7 @@ Project gradients away from what old tasks use, as GPM does. Before each new tas
 left; a layer with too little gets new inputs, learned mixtures of those it has, whose weights no old task knows.
 """
 
+from collections.abc import Container
 from typing import Any, ClassVar
 
 import torch
@@ -13,8 +14,9 @@ from perdure.methods.gpm import GPM
 from perdure.nets.network import Network
 from perdure.ops.algebra import grad
 from perdure.ops.bank import Bank
-from perdure.ops.dual import DualMemory, project_dual
+from perdure.ops.dual import DualMemory
 from perdure.ops.growth import effective, expansion, fresh_columns, patch_norms, retain_ratio, transform, transformed
+from perdure.ops.shield import Shield
 from perdure.ops.subspace import Layer
 from perdure.schema import Count, Reading, Share, Weight
 from perdure.types import Batch, Gradient, Lesson, Weights
@@ -105,14 +107,23 @@ class API(GPM):
         added |= {f"transforms.{name}": phi for name, phi in self.transforms.items() if name.endswith(f".{self.now}")}
         return super().trainable() | {name: part for name, part in added.items() if isinstance(part, nn.Parameter)}
 
-    def project(self, gradient: Gradient) -> Gradient:
+    def shield(self, weights: Weights) -> Shield:
+        """As GPM, but for grown layers, whose new columns need the whole gradient."""
+        names = self.net.weight_names()
+        whole = {layer: how for layer, how in self.memory.projections().items() if not self.growths(layer)}
+        return Shield(weights, {names[layer]: how for layer, how in whole.items()})
+
+    def project(self, gradient: Gradient, done: Container[str] = ()) -> Gradient:
         """As GPM, with the columns of W and of every E side by side; new ones are free. Transforms are free too."""
         if len(self.memory) == 0:
             return gradient
         moving = {name: slope for name, slope in gradient.items() if slope.ndim > 1}
-        for layer, dual in self.memory.duals().items():
+        left = self.not_yet(done)
+        for layer, projection in self.memory.projections().items():
+            if layer not in left:
+                continue
             names = self.columns(layer)
-            kept = project_dual(self.side_by_side(moving, layer), dual)
+            kept = projection(self.side_by_side(moving, layer))
             pieces = torch.split(kept, [moving[name][0].numel() for name in names], dim=1)
             moving |= {name: piece.view_as(moving[name]) for name, piece in zip(names, pieces, strict=True)}
         return moving

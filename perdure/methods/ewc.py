@@ -6,11 +6,12 @@ diagonal of the Fisher information: the squared gradients of the loss where a ta
 
 from typing import Any
 
+from perdure import fast
 from perdure.methods.method import Method
 from perdure.nets.network import Network
 from perdure.ops.algebra import clip, grad
 from perdure.ops.bank import Bank
-from perdure.ops.fisher import diagonal_fisher, merge, quadratic_penalty
+from perdure.ops.fisher import diagonal_fisher, merge, pulled, quadratic_penalty
 from perdure.schema import Count, Positive, Weight
 from perdure.types import Batch, Gradient, Lesson, Weights
 
@@ -35,9 +36,10 @@ class EWC(Method):
         """Of CE + (λ/2) Σ F (θ − θ*)²; heads that no task has used have no springs."""
         weights = self.trainable()
         loss = self.loss(batch)
-        if len(self.fisher):
-            loss = loss + self.coefficient * quadratic_penalty(weights, *self._springs())
-        gradient = grad(loss, weights)
+        if fast.on("springs"):
+            gradient = pulled(grad(loss, weights), weights, *self._springs(), self.coefficient)
+        else:
+            gradient = grad(loss + self.coefficient * quadratic_penalty(weights, *self._springs()), weights)
         return gradient if self.clip is None else clip(gradient, self.clip)
 
     def end(self, lesson: Lesson) -> None:

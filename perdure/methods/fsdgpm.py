@@ -5,6 +5,7 @@ old tasks end in flat places; the same gradient teaches each direction how impor
 from the directions, from each as much as it is important.
 """
 
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -116,7 +117,7 @@ class FSDGPM(GPM):
             self.importance[layer] = torch.sigmoid(self.sharpness * values)
         self.attached = self.attached and self.reading == "intended"
 
-    def project(self, gradient: Gradient) -> Gradient:
+    def project(self, gradient: Gradient, done: Container[str] = ()) -> Gradient:  # noqa: ARG002 — nothing is done before
         """Away from the remembered directions, from each as much as it is important."""
         if len(self.memory) == 0:
             return gradient

@@ -4,6 +4,7 @@ After each task, the directions that carry most of every layer's input are remem
 projected away from them, so that the layer's answer to old inputs stays as it was.
 """
 
+from collections.abc import Container
 from typing import Any
 
 import torch
@@ -11,9 +12,11 @@ from torch import Tensor
 
 from perdure.methods.method import Method
 from perdure.nets.network import Network
+from perdure.ops.algebra import grad
+from perdure.ops.shield import Shield
 from perdure.ops.subspace import GradientMemory, layer_inputs, representations
 from perdure.schema import Count, Share, Variant
-from perdure.types import Batch, Gradient, Lesson
+from perdure.types import Batch, Gradient, Lesson, Weights
 
 
 class GPM(Method):
@@ -34,15 +37,28 @@ class GPM(Method):
         self.memory = GradientMemory()
 
     def gradient(self, batch: Batch) -> Gradient:
-        return self.project(super().gradient(batch))
+        weights = self.trainable()
+        with self.shield(weights) as shield:
+            loss = self.loss(batch)
+        return self.project(grad(loss, weights), shield.done)
 
-    def project(self, gradient: Gradient) -> Gradient:
+    def shield(self, weights: Weights) -> Shield:
+        """Inside, a forward with these weights prepares to project their gradient where that is cheaper than to
+        project it afterwards."""
+        names = self.net.weight_names()
+        return Shield(weights, {names[layer]: how for layer, how in self.memory.projections().items()})
+
+    def project(self, gradient: Gradient, done: Container[str] = ()) -> Gradient:
         """From the second task on, weights move only where no old task looks (Eq. 15); biases and batch-norm
-        parameters, which no basis protects, no longer move."""
+        parameters, which no basis protects, no longer move. Those that are `done` are projected already."""
         if len(self.memory) == 0:
             return gradient
         moving = {name: slope for name, slope in gradient.items() if slope.ndim > 1}
-        return self.memory.project(moving, self.net.weight_names())
+        return self.memory.project(moving, self.not_yet(done))
+
+    def not_yet(self, done: Container[str]) -> dict[str, str]:
+        """Remembered layer → its weight, of the weights still to be projected."""
+        return {layer: name for layer, name in self.net.weight_names().items() if name not in done}
 
     def end(self, lesson: Lesson) -> None:
         representations = self.representations(lesson.sample(self.samples))

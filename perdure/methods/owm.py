@@ -4,7 +4,9 @@ Every layer keeps a projector that starts as the identity and, batch after batch
 layer receives. Gradients are multiplied by it, so that a step moves the weights where past inputs have not been.
 """
 
+from collections.abc import Container
 from copy import copy
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -15,9 +17,10 @@ from perdure.nets.network import Network
 from perdure.ops.algebra import clip, grad
 from perdure.ops.bank import Bank
 from perdure.ops.recursive import update
+from perdure.ops.shield import Shield
 from perdure.ops.subspace import Layer, columns, layer_inputs
 from perdure.schema import Count, Positive
-from perdure.types import Batch, Gradient, Lesson
+from perdure.types import Batch, Gradient, Lesson, Weights
 
 
 class OWM(Method):
@@ -53,21 +56,31 @@ class OWM(Method):
         self.epochs, self.of, self.seen = epoch, of, 0
 
     def gradient(self, batch: Batch) -> Gradient:
-        gradient, inputs = self.raw(batch)
+        weights = self.trainable()
+        with self.shield(weights) as shield:
+            loss, inputs = self.meet(batch)
         self.see(inputs)
         self.seen += len(batch)
-        return clip(self.project(gradient), self.clip)
+        return clip(self.project(grad(loss, weights), shield.done), self.clip)
 
-    def raw(self, batch: Batch) -> tuple[Gradient, dict[str, Tensor]]:
-        """The gradient of the loss and the inputs of every layer, from one forward."""
-        gradient: Gradient = {}
+    def meet(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss and the inputs of every layer, from one forward."""
+        losses: list[Tensor] = []
 
-        def learn() -> None:
+        def run() -> None:
             with torch.enable_grad():
-                gradient.update(grad(self.loss(batch), self.trainable()))
+                losses.append(self.loss(batch))
 
-        inputs = layer_inputs(self.net.backbone, learn)
-        return gradient, inputs
+        inputs = layer_inputs(self.net.backbone, run)
+        return losses[0], inputs
+
+    def shield(self, weights: Weights) -> Shield:
+        """A forward inside prepares to multiply by the projectors as they will be on the way back."""
+        names = self.net.weight_names()
+        return Shield(weights, {name: partial(self.multiply, layer) for layer, name in names.items()})
+
+    def multiply(self, layer: str, rows: Tensor) -> Tensor:
+        return rows @ self.projectors[layer].to(rows)
 
     def see(self, inputs: dict[str, Tensor]) -> None:
         """Shrink every projector along the mean input of the batch; α falls from α₀ to α₀ c in the course of a lesson,
@@ -82,13 +95,13 @@ class OWM(Method):
             old = torch.eye(len(r), dtype=torch.float64, device=r.device) if old is None else old
             self.projectors[name] = update(old, r, self.regularizer * decays[name] ** done)
 
-    def project(self, gradient: Gradient) -> Gradient:
-        """G ← G P. Heads are free. Biases and batch norm, which no projector protects, move in lesson one only."""
+    def project(self, gradient: Gradient, done: Container[str] = ()) -> Gradient:
+        """G ← G P, where it is not `done` yet. Heads are free. Biases and batch norm, which no projector protects, move
+        in lesson one only."""
         moving = {name: slope for name, slope in gradient.items() if self.first or slope.ndim > 1}
         for layer, name in self.net.weight_names().items():
-            if name in moving and layer in self.projectors:
-                slope = moving[name]
-                moving[name] = (slope.flatten(1) @ self.projectors[layer].to(slope)).view_as(slope)
+            if name in moving and name not in done and layer in self.projectors:
+                moving[name] = self.multiply(layer, moving[name].flatten(1)).view_as(moving[name])
         return moving
 
     def decays(self) -> dict[str, float]:

@@ -11,9 +11,11 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from perdure import fast
 from perdure.methods.gpm import GPM
-from perdure.nets.network import Network
+from perdure.nets.network import Look, Network
 from perdure.ops.algebra import add, ascent, grad
+from perdure.ops.apart import apart
 from perdure.ops.losses import (
     cross_entropy,
     mixed_cross_entropy,
@@ -44,6 +46,10 @@ class Climb:
     gradient: Gradient  # uphill direction at the weights, before scaling
     weights: Weights  # Ŵ = W + v
     mixing: Mixing  # γ̂
+
+    def leaves(self) -> Weights:
+        """Ŵ, to take a gradient there."""
+        return {name: weight.detach().requires_grad_() for name, weight in self.weights.items()}
 
 
 class RCL(GPM):
@@ -108,8 +114,10 @@ class RCL(GPM):
 
     def gradient(self, batch: Batch) -> Gradient:
         climb = self.climb(batch, self.draw(len(batch), batch.x))
-        _, gradient = self.descend(batch, climb)
-        return self.project(gradient)
+        weights = climb.leaves()
+        with self.shield(weights) as shield:
+            loss = self.descent(batch, climb, weights)
+        return self.project(grad(loss, weights), shield.done)
 
     def draw(self, n: int, like: Tensor) -> Mixing:
         return draw_mixing(n, self.concentration, like)
@@ -131,32 +139,35 @@ class RCL(GPM):
         worst = add(weights, ascent(uphill, self.radius))
         return Climb(loss.detach(), uphill, worst, replace(mixing, share=shift(mixing.share, share_slope, self.radius)))
 
-    def descend(self, batch: Batch, climb: Climb) -> tuple[Tensor, Gradient]:
-        """The robust gradient: of the same objective at the worst point (Eq. 14)."""
-        weights = {name: weight.detach().requires_grad_() for name, weight in climb.weights.items()}
-        loss = self.total(self.losses(batch, weights, climb.mixing, spread=self.spread_in != "ascent"))
-        return loss.detach(), grad(loss, weights)
+    def descent(self, batch: Batch, climb: Climb, weights: Weights) -> Tensor:
+        """The same objective at the worst point, `weights` (Eq. 14): its gradient is the robust one."""
+        return self.total(self.losses(batch, weights, climb.mixing, spread=self.spread_in != "ascent"))
 
     def total(self, losses: Losses) -> Tensor:
         """J = L(x) + λ L(x̃) + κ L_ua."""
         return losses.plain + self.mix_weight * losses.mixed + self.spread_weight * losses.spread
 
     def losses(self, batch: Batch, weights: Weights, mixing: Mixing, spread: bool) -> Losses:
-        """Raw and mixed images go through the network apart, so that they never share batch statistics."""
-        mixed_x, partner_y = mix(batch.x, mixing), batch.y[mixing.partner]
-        look = self.look(batch.x, batch.task, weights)
-        mixed_look = self.look(mixed_x, batch.task, weights)
+        spread = spread and self.spread_weight > 0
+        partner_y = batch.y[mixing.partner]
+        look, mixed_look = self.looks(batch, mix(batch.x, mixing), weights, spread and self.features == "separate")
         of_labels = released_mixed_cross_entropy if self.variant == "released" else mixed_cross_entropy
         plain = cross_entropy(look.logits, batch.y)
         mixed = of_labels(mixed_look.logits, batch.y, partner_y, mixing.share)
-        if not (spread and self.spread_weight):
+        if not spread:
             return Losses(plain, mixed, plain.new_zeros(()))
-        if self.features == "separate" and self.net.backbone.quiet_differs:
-            look = self.look(batch.x, batch.task, weights, quiet=True)
-            mixed_look = self.look(mixed_x, batch.task, weights, quiet=True)
         if self.variant == "released":
             return Losses(plain, mixed, released_uniform_alignment(look.features, mixed_look.features))
         return Losses(plain, mixed, uniform_alignment(look.features, mixed_look.features, mixing.partner))
+
+    def looks(self, batch: Batch, mixed_x: Tensor, weights: Weights, quiet: bool) -> tuple[Look, Look]:
+        """At raw and at mixed images, which never share batch statistics; both at once where the network allows it."""
+        if not (fast.on("together") and self.net.backbone.together):
+            return self.look(batch.x, batch.task, weights, quiet), self.look(mixed_x, batch.task, weights, quiet)
+        task = batch.task if isinstance(batch.task, int) else torch.cat([batch.task, batch.task])
+        with apart(batch.x, mixed_x) as both:
+            look = self.look(both.joint, task, weights, quiet)
+        return look.rows(slice(len(batch))), look.rows(slice(len(batch), None))
 
     def facts(self) -> dict[str, Any]:
         noise = {"noise_ratio": self.noise_ratios} if self.noise_ratios else {}

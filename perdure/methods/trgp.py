@@ -5,6 +5,7 @@ layer, the old tasks whose directions hold much of the new task's gradient, and 
 weights again, multiplied by a scale matrix of its own: nothing in the shared weights moves for it.
 """
 
+from collections.abc import Container
 from typing import Any, ClassVar
 
 import torch
@@ -75,11 +76,11 @@ class TRGP(GPM):
         weights, names = super().trainable(), self.net.weight_names()
         return {**weights, **{names[layer]: scaled(weights[names[layer]], pairs) for layer, pairs in by_layer.items()}}
 
-    def project(self, gradient: Gradient) -> Gradient:
+    def project(self, gradient: Gradient, done: Container[str] = ()) -> Gradient:
         """As GPM; scales are free. The released code leaves batch norm free as well."""
         if self.reading == "released":
-            return self.memory.project(gradient, self.net.weight_names())
-        return super().project(gradient)
+            return self.memory.project(gradient, self.not_yet(done))
+        return super().project(gradient, done)
 
     def end(self, lesson: Lesson) -> None:
         """Freeze the scales; find the task's own space; add what is new in it to the memory. The released code looks at

@@ -1,10 +1,14 @@
 """The five-layer AlexNet of the projection papers, at any width."""
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from perdure import fast
 from perdure.errors import WrongValue
 from perdure.nets.network import Backbone
+from perdure.ops.apart import apart, parts
+from perdure.ops.blocks import dropout, relu_drop_pool
 
 KERNELS = (4, 3, 2)
 
@@ -15,6 +19,8 @@ class AlexNet(Backbone):
     Batch norm always uses the statistics of the batch. With the default widths and 32-pixel images this is the
     papers' CIFAR-100 network: 6,499,328 weights in layers, 9,088 in batch norms.
     """
+
+    together = True
 
     def __init__(
         self,
@@ -42,20 +48,42 @@ class AlexNet(Backbone):
         self.bn5 = nn.BatchNorm1d(units[1], track_running_stats=False)
         self.width = units[1]
         self.light, self.heavy = (0.2, 0.5) if dropout else (0.0, 0.0)
-        self.quiet_differs = dropout
         self.patch_images = {"conv1": 24, "conv2": 100, "conv3": 100, "fc1": 125, "fc2": 125}
 
     def forward(self, x: Tensor, quiet: bool = False) -> tuple[Tensor, Tensor]:
-        for conv, bn, rate in (
-            (self.conv1, self.bn1, self.light),
-            (self.conv2, self.bn2, self.light),
-            (self.conv3, self.bn3, self.heavy),
-        ):
-            x = F.relu(bn(conv(x)))
-            x = F.max_pool2d(F.dropout(x, rate, self.training and not quiet), 2)
-        x = F.dropout(F.relu(self.bn4(self.fc1(x.flatten(1)))), self.heavy, self.training)
-        placed = self.fc2(x)
-        return F.dropout(F.relu(self.bn5(placed)), self.heavy, self.training), placed
+        first = self._start(x)
+        heard = self._convolve(first, self.training)
+        if not (quiet and self.training and self.light):  # there is no dropout to leave out
+            placed = self._place(heard)
+            return self._read(placed), placed
+        if not fast.on("prefix"):
+            return self._read(self._place(heard)), self._place(self._convolve(self._start(x), False))
+        with apart(heard, self._convolve(first, False)) as both:
+            placed = self._place(both.joint)
+        return self._read(placed[: len(x)]), placed[len(x) :]
+
+    def _start(self, x: Tensor) -> list[Tensor]:
+        """As far as there is no dropout. Batches that came together meet again after the first pooling only, so that the
+        largest maps need not be cut and joined around their batch norm."""
+        return [self.bn1(self.conv1(part)) for part in parts(x)]
+
+    def _convolve(self, first: list[Tensor], drops: bool) -> Tensor:
+        """On to the last convolution's maps, as rows."""
+        light, heavy = (self.light, self.heavy) if drops else (0.0, 0.0)
+        maps = [relu_drop_pool(part, light) for part in first]
+        x = torch.cat(maps) if len(maps) > 1 else maps[0]
+        x = relu_drop_pool(self.bn2(self.conv2(x)), light)
+        return relu_drop_pool(self.bn3(self.conv3(x)), heavy).flatten(1)
+
+    def _place(self, maps: Tensor) -> Tensor:
+        placed: Tensor = self.fc2(self._drop(F.relu(self.bn4(self.fc1(maps)))))
+        return placed
+
+    def _read(self, placed: Tensor) -> Tensor:
+        return self._drop(F.relu(self.bn5(placed)))
+
+    def _drop(self, x: Tensor) -> Tensor:
+        return dropout(x, self.heavy if self.training else 0.0)
 
 
 class SlimAlexNet(AlexNet):

@@ -12,6 +12,8 @@ from perdure.nets.network import Backbone
 class MLP(Backbone):
     """Linear layers with ReLU, no bias and no normalization, so that it takes single images too."""
 
+    together = True
+
     def __init__(self, shape: tuple[int, int, int], *, units: tuple[int, ...] = (100, 100)) -> None:
         super().__init__()
         sizes = [prod(shape), *units]

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from perdure import fast
 from perdure.errors import TooFewSamples
 from perdure.ops.subspace import Layer, layers_of
 from perdure.types import TaskOf
@@ -19,6 +20,10 @@ class Look:
     logits: Tensor  # (n, classes)
     features: Tensor  # (n, d), unit length
 
+    def rows(self, rows: slice) -> "Look":
+        """Of some of the images."""
+        return Look(self.logits[rows], self.features[rows])
+
 
 class Backbone(nn.Module):
     """Images to features. What a projection method must know of a network stands here, with answers for any network."""
@@ -29,13 +34,14 @@ class Backbone(nn.Module):
     patch_images: dict[str, int] = {}  # noqa: RUF012 — read-only; each network that needs one sets its own
     """Layer → how many images its patches are cut from. Layers not named: see `GPM.representations`."""
 
-    quiet_differs: bool = False
-    """Whether a quiet forward gives other features: only if there is dropout after a convolution."""
+    together: bool = False
+    """Whether several batches may go through at once, only their batch norms kept apart: only if nothing else makes
+    the answer to one image depend on another."""
 
     def forward(self, x: Tensor, quiet: bool = False) -> tuple[Tensor, Tensor]:
         """What the heads read (n, width), and what is laid on the unit sphere (n, d).
 
-        `quiet` asks for the features without dropout after convolutions, as the uniformity loss reads them.
+        `quiet` asks for the latter without dropout after convolutions, as the uniformity loss reads it.
         """
         raise NotImplementedError
 
@@ -51,7 +57,7 @@ class Backbone(nn.Module):
 class Network(nn.Module):
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
-        if _wide(backbone):
+        if fast.on("channels") and _wide(backbone):
             # A step is a quarter to a third faster with the channels last, on CPUs too; the numbers are the same.
             backbone = backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.backbone = backbone
@@ -62,7 +68,8 @@ class Network(nn.Module):
         self.heads.append(nn.Linear(self.backbone.width, classes, bias=False, device=like.device, dtype=like.dtype))
 
     def forward(self, x: Tensor, task: TaskOf, quiet: bool = False) -> Look:
-        """Logits of the task's own head. With one task per sample, rows are padded with −∞ up to the largest head."""
+        """Logits of the task's own head, and features, which a `quiet` forward takes without dropout after
+        convolutions. With one task per sample, rows of logits are padded with −∞ up to the largest head."""
         if len(x) < 2 and self._needs_batch_statistics():
             raise TooFewSamples(
                 "this network normalizes with the statistics of the batch, which one image does not have; "

@@ -35,6 +35,8 @@ class ResNet18(Backbone):
     Small images (below 64 pixels) keep their size in the stem, larger ones are halved, as in the papers (32 and 84).
     """
 
+    together = True
+
     def __init__(self, shape: tuple[int, int, int], *, filters: int = 20) -> None:
         super().__init__()
         channels, height, width = shape

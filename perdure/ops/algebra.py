@@ -48,4 +48,6 @@ def clip(gradient: Weights, limit: float) -> Gradient:
     if not gradient:
         return {}
     factor = (limit / (norm(gradient) + 1e-6)).clamp_max(1)
+    if factor.device.type == "cpu" and factor == 1:  # elsewhere, asking would wait for the queue
+        return dict(gradient)
     return dict(zip(gradient, torch._foreach_mul(list(gradient.values()), factor), strict=True))

@@ -7,13 +7,14 @@ half of its directions (Liang and Li, CVPR 2023).
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from perdure.ops.shield import Projection
 from perdure.ops.subspace import GradientMemory, extend, project
-from perdure.types import Gradient
 
 
 @dataclass(frozen=True)
@@ -137,12 +138,8 @@ class DualMemory(GradientMemory):
             else:
                 self.put(layer, update_dual(old, representation, threshold))
 
-    def project(self, gradient: Gradient, weight_names: Mapping[str, str]) -> Gradient:
-        out = dict(gradient)
-        for layer, dual in self.duals().items():
-            if (weight := weight_names.get(layer)) in out:
-                out[weight] = project_dual(out[weight], dual)
-        return out
+    def projections(self) -> dict[str, Projection]:
+        return {layer: partial(project_dual, dual=dual) for layer, dual in self.duals().items()}
 
     def sizes(self) -> dict[str, tuple[int, int]]:
         """Layer → (directions protected, directions there are)."""

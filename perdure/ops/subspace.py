@@ -4,13 +4,16 @@ Works for any network of `Conv2d` and `Linear` layers: the inputs are met by hoo
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from perdure import fast
 from perdure.ops.bank import Bank
+from perdure.ops.shield import Projection
 from perdure.types import Gradient
 
 Layer = nn.Conv2d | nn.Linear
@@ -90,30 +93,56 @@ def extend(basis: Tensor | None, representation: Tensor, threshold: float) -> Te
     until ε is *reached*.
     """
     r = representation.double()
-    energy = r.square().sum()
     old = r.new_empty(len(r), 0) if basis is None else basis.to(r)
+    energy, values, directions = (_outside_by_gram if _wide(r) and fast.on("gram") else _outside)(r, old)
     if energy == 0:
         return old.to(representation)
-    rest = r - old @ (old.T @ r)
-    values, vectors = _left_directions(rest)
     shares = values / energy
     if basis is None:
         count = int((shares.cumsum(0) < threshold).sum())
     else:
-        held = 1 - rest.square().sum() / energy
+        held = 1 - shares.sum()
         count = int((held + shares.cumsum(0) - shares < threshold).sum())
     count = min(count, len(r) - old.shape[1], int((shares > 1e-12).sum()))
-    return torch.cat([old, vectors[:, :count]], dim=1).to(representation)
+    return torch.cat([old, directions(count)], dim=1).to(representation)
 
 
-def _left_directions(r: Tensor) -> tuple[Tensor, Tensor]:
-    """Squared singular values, largest first, and left singular vectors, from the smaller Gram matrix."""
-    if r.shape[0] <= r.shape[1]:
-        values, vectors = torch.linalg.eigh(r @ r.T)
-        return values.flip(0).clamp_min(0), vectors.flip(1)
-    values, right = torch.linalg.eigh(r.T @ r)
-    values, right = values.flip(0).clamp_min(0), right.flip(1)
-    return values, F.normalize(r @ right, dim=0)
+Outside = tuple[Tensor, Tensor, Callable[[int], Tensor]]
+"""Of some columns: their energy, the energies outside a basis by direction, strongest first, and the first so many of
+these directions."""
+
+
+def _outside(r: Tensor, old: Tensor) -> Outside:
+    """From what is left of the columns outside the basis: by the smaller of their Gram matrices."""
+    rest = r - old @ (old.T @ r)
+    if _wide(r):
+        values, vectors = torch.linalg.eigh(rest @ rest.T)
+        return r.square().sum(), values.flip(0).clamp_min(0), lambda count: vectors.flip(1)[:, :count]
+    values, right = torch.linalg.eigh(rest.T @ rest)
+    return (
+        r.square().sum(),
+        values.flip(0).clamp_min(0),
+        lambda count: F.normalize(rest @ right.flip(1)[:, :count], dim=0),
+    )
+
+
+def _outside_by_gram(r: Tensor, old: Tensor) -> Outside:
+    """From their Gram matrix alone, C − M Mᵀ C − …: many columns are multiplied once, and then never seen again."""
+    gram = r @ r.T
+    half = gram - old @ (old.T @ gram)
+    rest = half - (half @ old) @ old.T
+    values, vectors = torch.linalg.eigh((rest + rest.T) / 2)
+
+    def directions(count: int) -> Tensor:
+        # Rounding leaves weak directions a little of the basis; a basis must not lose its right angles over many tasks.
+        found = vectors.flip(1)[:, :count]
+        return F.normalize(found - old @ (old.T @ found), dim=0)
+
+    return gram.trace(), values.flip(0).clamp_min(0), directions
+
+
+def _wide(r: Tensor) -> bool:
+    return r.shape[0] <= r.shape[1]
 
 
 def project(gradient: Tensor, basis: Tensor) -> Tensor:
@@ -129,12 +158,16 @@ class GradientMemory(Bank):
         for name, representation in representations.items():
             self[name] = extend(self.get(name), representation, threshold)
 
+    def projections(self) -> dict[str, Projection]:
+        """Layer → how its gradient is projected, row by row; layers of which nothing is remembered are left out."""
+        return {layer: partial(project, basis=basis) for layer, basis in self.items() if basis.shape[1]}
+
     def project(self, gradient: Gradient, weight_names: Mapping[str, str]) -> Gradient:
         """Project the weights of remembered layers; `weight_names` says which parameter belongs to which layer."""
         out = dict(gradient)
-        for layer, weight in weight_names.items():
-            if weight in out and layer in self and self[layer].shape[1]:
-                out[weight] = project(out[weight], self[layer])
+        for layer, projection in self.projections().items():
+            if (weight := weight_names.get(layer)) in out:
+                out[weight] = projection(out[weight])
         return out
 
     def sizes(self) -> dict[str, tuple[int, int]]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from perdure.methods.owm import OWM
 from perdure.nets.network import Backbone, Network
-from perdure.ops.algebra import norm
+from perdure.ops.algebra import grad, norm
 from perdure.ops.recursive import update
 from perdure.types import Batch, Lesson, Part, Split
 
@@ -87,7 +87,7 @@ def test_two_steps(precision: str) -> None:
     optimizer = torch.optim.SGD(weights.values(), lr=SIZES["rate"], momentum=SIZES["momentum"])
     for number, batch in enumerate(batches, 1):
         where = f"{precision}/step{number}"
-        raw, _ = method.raw(batch)
+        raw = grad(method.loss(batch), method.trainable())
         case.check_all(f"{where}/grad_raw/", by_layer(raw), GRADIENT[precision])
         clipped = method.gradient(batch)
         projectors = {PROJECTORS[layer]: projector for layer, projector in method.projectors.items()}
@@ -162,6 +162,6 @@ def test_a_regularizer_that_falls_from_epoch_to_epoch_only_is_told_apart() -> No
 
 def test_a_gradient_through_the_projectors_of_before_is_told_apart() -> None:
     method, (first, _) = two()
-    raw, _ = method.raw(first)
+    raw = grad(method.loss(first), method.trainable())
     before = method.project(raw)["backbone.c1.weight"]  # the projectors have seen nothing yet
     assert Case("c09_owm").miss("f64/step1/grad_proj/c1", before, GRADIENT["f64"]) > CLEARLY

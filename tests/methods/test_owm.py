@@ -15,7 +15,7 @@ from perdure.nets.alexnet import AlexNet
 from perdure.nets.mlp import MLP
 from perdure.nets.network import Backbone, Network
 from perdure.nets.resnet18 import ResNet18
-from perdure.ops.algebra import norm
+from perdure.ops.algebra import grad, norm
 from perdure.train.evaluate import evaluate
 from perdure.train.fit import fit
 from perdure.train.learn import learn
@@ -129,7 +129,8 @@ def test_one_forward_gives_gradient_and_inputs(stream: Stream) -> None:
     batch = begun(method, stream).sample(16)
     net.backbone.register_forward_hook(lambda *_: calls.append(1))
     torch.manual_seed(3)
-    gradient, inputs = method.raw(batch)
+    loss, inputs = method.meet(batch)
+    gradient = grad(loss, method.trainable())
     assert len(calls) == 1
     torch.manual_seed(3)
     expected = Method.gradient(method, batch)
@@ -145,7 +146,8 @@ def test_a_step_hardly_touches_what_was_just_seen(fresh_net: Fresh, stream: Stre
     lesson = begun(method, stream)
     method.epoch(9, 10, 1.0)
     batch = lesson.sample(16)
-    raw, inputs = method.raw(batch)
+    loss, inputs = method.meet(batch)
+    raw = grad(loss, method.trainable())
     method.see(inputs)
     projected = method.project(raw)
     for layer, name in method.net.weight_names().items():

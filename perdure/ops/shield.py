@@ -1,0 +1,91 @@
+"""Projected gradients of linear layers for a fraction of the work.
+
+A linear layer's gradient is δᵀa, with as many rows in a as there are images. Projecting it, δᵀa (I − M Mᵀ), is the same
+as projecting what the layer read, δᵀ(a − a M Mᵀ): for 64 images and a layer of 2048 outputs a thirtieth of the work.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from perdure import fast
+
+Projection = Callable[[Tensor], Tensor]
+"""Rows (n, d) → their projections (n, d); linear, and the same for every row."""
+
+
+class Shield(TorchFunctionMode):
+    """While a forward runs inside, linear layers prepare for gradients of these weights that come out projected.
+
+    `done` then has the names of the weights for which this holds. The others, convolutions and layers that read more
+    rows than they have outputs, are cheaper to project afterwards, and are left to the caller.
+    """
+
+    def __init__(self, weights: Mapping[str, Tensor], projections: Mapping[str, Projection]) -> None:
+        super().__init__()
+        given = projections if fast.on("inputs") else {}
+        self.names = {id(weights[name]): name for name in given if weights[name].ndim == 2}
+        self.projections = projections
+        self.met: set[str] = set()
+        self.used_otherwise: set[str] = set()
+
+    @property
+    def done(self) -> frozenset[str]:
+        return frozenset(self.met - self.used_otherwise)
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        given = kwargs or {}
+        for place, arg in enumerate((*args, *given.values())):
+            name = self.names.get(id(arg))
+            if name is None or getattr(func, "__name__", "") == "__get__":  # asking for its shape is no use of it
+                continue
+            x = args[0]
+            if func is F.linear and place == 1 and x.numel() // x.shape[-1] < len(arg):
+                self.met.add(name)
+                return _Linear.apply(x, arg, _bias(args, given), self.projections[name])  # type: ignore[no-untyped-call]
+            self.used_otherwise.add(name)
+        return func(*args, **given)
+
+    # With nothing to shield, no call has to be looked at.
+
+    def __enter__(self) -> Self:
+        if self.names:
+            super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if self.names:
+            super().__exit__(*error)  # type: ignore[no-untyped-call]
+
+
+def _bias(args: Sequence[Any], given: Mapping[str, Any]) -> Tensor | None:
+    return args[2] if len(args) > 2 else given.get("bias")
+
+
+class _Linear(torch.autograd.Function):
+    """`F.linear` with a projected gradient of its weight."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, projection: Projection) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.projection = projection
+        return F.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+        x, weight = ctx.saved_tensors
+        slopes = slope.reshape(-1, slope.shape[-1])
+        of_x = slope @ weight if ctx.needs_input_grad[0] else None
+        of_weight = slopes.T @ ctx.projection(x.reshape(-1, x.shape[-1])) if ctx.needs_input_grad[1] else None
+        of_bias = slopes.sum(0) if ctx.needs_input_grad[2] else None
+        return of_x, of_weight, of_bias, None
