@@ -13,6 +13,7 @@ from perdure.errors import UnknownName
 PATHS = {
     "inputs": "linear layers: project what the layer read, not its gradient, where that is less work",
     "together": "raw and mixed images in one forward, with their batch statistics kept apart",
+    "first": "the slope along mixing shares from the first convolution's output, not from its input",
     "prefix": "features without convolution dropout share everything before the first dropout with the logits",
     "pooling": "ReLU after max-pooling instead of before, and no second look at the dropout mask (CPU)",
     "masks": "dropout masks from sixteen random bits an entry (CPU)",
@@ -23,7 +24,7 @@ PATHS = {
     "heap": "memory that tensors leave stays with the process and is used again (glibc, runs and benches only)",
 }
 
-M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4  # of malloc.h
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX, M_ARENA_MAX = -1, -2, -4, -8  # of malloc.h
 
 _off: ContextVar[frozenset[str] | None] = ContextVar("off", default=None)
 
@@ -55,7 +56,8 @@ def keep_heap() -> None:
     if on("heap"):
         with suppress(OSError, AttributeError):  # another C library
             mallopt = ctypes.CDLL(None).mallopt
-            for option, value in ((M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, 2**31 - 1), (M_TOP_PAD, 1 << 28)):
+            wishes = {M_MMAP_MAX: 0, M_TRIM_THRESHOLD: 2**31 - 1, M_TOP_PAD: 1 << 28, M_ARENA_MAX: 1}
+            for option, value in wishes.items():
                 mallopt(option, value)
 
 

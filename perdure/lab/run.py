@@ -11,6 +11,7 @@ import tomli_w
 import torch
 
 import perdure
+from perdure import fast
 from perdure.errors import Damaged
 from perdure.lab import checkpoint
 from perdure.lab.cautions import cautions
@@ -69,6 +70,7 @@ def run(
     `trackers` (tensorboard, mlflow, wandb) are told how it goes; a `gauge` watches the probes. A stream that is open
     already, as `open_stream` opens it, is not opened again.
     """
+    fast.keep_heap()
     wanted = [asked(name) for name in probes]
     place = usable(device)
     stream = stream or open_stream(spec, root)
@@ -191,4 +193,5 @@ def summary(spec: RunSpec, stream: Stream, method: Method, learned: Learned) -> 
         },
         "device": str(next(method.parameters()).device),
         "threads": torch.get_num_threads(),
+        "plain": sorted(fast.off()),
     }

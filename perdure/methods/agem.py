@@ -38,8 +38,8 @@ class AGEM(Method):
         gradient = super().gradient(batch)
         if not self.memory.held:
             return gradient
-        bent = yield_to(gradient, super().gradient(self.memory.sample(self.replay_batch)))
-        self.tally += torch.tensor([1, bent is not gradient], device=self.tally.device)
+        bent, conflict = yield_to(gradient, super().gradient(self.memory.sample(self.replay_batch)))
+        self.tally += torch.stack([torch.ones_like(conflict), conflict])
         return bent
 
     def end(self, lesson: Lesson) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from perdure import fast
 from perdure.methods.gpm import GPM
 from perdure.nets.network import Look, Network
-from perdure.ops.algebra import add, ascent, grad
+from perdure.ops.algebra import grad, worst_nearby
 from perdure.ops.apart import apart
 from perdure.ops.losses import (
     cross_entropy,
@@ -23,10 +23,13 @@ from perdure.ops.losses import (
     released_uniform_alignment,
     uniform_alignment,
 )
-from perdure.ops.mixing import Mixing, draw_mixing, mix, shift
+from perdure.ops.mixing import Mixing, Mixture, draw_mixing, shift
 from perdure.ops.noise import spread_weights
 from perdure.schema import Count, Positive, Share, Variant, Weight
 from perdure.types import Batch, Gradient, Lesson, Weights
+
+Pass = Literal["ascent", "descent"]
+Features = Literal["separate", "shared", "ascent", "descent"]
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ class RCL(GPM):
         mix_weight: Weight = 0.1,  # λ: weight of the loss on mixed images
         spread_weight: Weight = 1.0,  # κ: weight of uniformity and alignment
         spread_in: Literal["both", "descent", "ascent"] = "both",  # which pass has κ; "descent" is the ablation w/G(ua)
-        features: Literal["separate", "shared"] = "separate",  # forward of κ: its own, conv dropout off, or the logits'
+        features: Features = "separate",  # κ's forward: its own, conv dropout off; the logits'; its own in one pass
         radius: Weight = 0.05,  # ρ: size of the worst-case steps of weights and mixing
         noise_range: Weight = 1e-4,  # φ: half-width of the first noise scales; 0 leaves the stage out
         noise_steps: Count = 200,  # training steps of φ
@@ -126,7 +129,7 @@ class RCL(GPM):
         """The worst mixture and the worst weights within the radius, from one backward pass (Eqs. 8, 12, 13, 17)."""
         weights = self.trainable()
         share = mixing.share.detach().requires_grad_()
-        losses = self.losses(batch, weights, replace(mixing, share=share), spread=self.spread_in != "descent")
+        losses = self.losses(batch, weights, replace(mixing, share=share), "ascent")
         loss = self.total(losses)
         if self.variant == "paper":  # Eq. 17 weighs the mixed loss by 1, not λ
             (share_slope,) = torch.autograd.grad(
@@ -136,21 +139,23 @@ class RCL(GPM):
         else:
             uphill = grad(loss, {**weights, "mixing share": share})
             share_slope = uphill.pop("mixing share", torch.zeros_like(share))
-        worst = add(weights, ascent(uphill, self.radius))
+        worst = worst_nearby(weights, uphill, self.radius)
         return Climb(loss.detach(), uphill, worst, replace(mixing, share=shift(mixing.share, share_slope, self.radius)))
 
     def descent(self, batch: Batch, climb: Climb, weights: Weights) -> Tensor:
         """The same objective at the worst point, `weights` (Eq. 14): its gradient is the robust one."""
-        return self.total(self.losses(batch, weights, climb.mixing, spread=self.spread_in != "ascent"))
+        return self.total(self.losses(batch, weights, climb.mixing, "descent"))
 
     def total(self, losses: Losses) -> Tensor:
         """J = L(x) + λ L(x̃) + κ L_ua."""
         return losses.plain + self.mix_weight * losses.mixed + self.spread_weight * losses.spread
 
-    def losses(self, batch: Batch, weights: Weights, mixing: Mixing, spread: bool) -> Losses:
-        spread = spread and self.spread_weight > 0
+    def losses(self, batch: Batch, weights: Weights, mixing: Mixing, going: Pass) -> Losses:
+        spread = self.spread_weight > 0 and self.spread_in in ("both", going)
+        quiet = spread and self.features in ("separate", going)
         partner_y = batch.y[mixing.partner]
-        look, mixed_look = self.looks(batch, mix(batch.x, mixing), weights, spread and self.features == "separate")
+        with Mixture(batch.x, mixing) as mixture:
+            look, mixed_look = self.looks(batch, mixture.x, weights, quiet)
         of_labels = released_mixed_cross_entropy if self.variant == "released" else mixed_cross_entropy
         plain = cross_entropy(look.logits, batch.y)
         mixed = of_labels(mixed_look.logits, batch.y, partner_y, mixing.share)

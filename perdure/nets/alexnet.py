@@ -63,8 +63,8 @@ class AlexNet(Backbone):
         return self._read(placed[: len(x)]), placed[len(x) :]
 
     def _start(self, x: Tensor) -> list[Tensor]:
-        """As far as there is no dropout. Batches that came together meet again after the first pooling only, so that the
-        largest maps need not be cut and joined around their batch norm."""
+        """As far as there is no dropout. Batches that came together meet again after the first pooling only, lest the
+        largest maps be cut and joined around their batch norm."""
         return [self.bn1(self.conv1(part)) for part in parts(x)]
 
     def _convolve(self, first: list[Tensor], drops: bool) -> Tensor:

@@ -8,6 +8,11 @@ from perdure.types import Gradient, Weights
 TINY = 1e-16  # keeps 0/0 at zero; far below any norm that matters
 
 
+def waits(tensor: Tensor) -> bool:
+    """Whether reading a number off it means to wait for a queue of work, as on a GPU: then no step should."""
+    return tensor.device.type != "cpu"
+
+
 def grad(loss: Tensor, weights: Weights, create_graph: bool = False) -> Gradient:
     """∂loss/∂weights; weights that the loss does not depend on are left out. With a graph it can be derived again."""
     slopes = torch.autograd.grad(loss, list(weights.values()), create_graph=create_graph, allow_unused=True)
@@ -22,7 +27,7 @@ def norm(gradient: Weights) -> Tensor:
 
 def dot(one: Weights, other: Weights) -> Tensor:
     """Inner product over the names that both have; a missing gradient counts as zero."""
-    return torch.stack([(one[name] * other[name]).sum() for name in one if name in other]).sum()
+    return torch.stack([torch.dot(one[name].flatten(), other[name].flatten()) for name in one if name in other]).sum()
 
 
 def ascent(gradient: Weights, radius: float) -> Gradient:
@@ -33,12 +38,22 @@ def ascent(gradient: Weights, radius: float) -> Gradient:
     return dict(zip(gradient, steps, strict=True))
 
 
-def add(weights: Weights, gradient: Weights) -> Gradient:
-    """weights + gradient by value, cut off from any graph; names without a gradient stay as they are."""
+def worst_nearby(weights: Weights, gradient: Weights, radius: float) -> Gradient:
+    """W + ρ g/‖g‖ by value: the worst weights within the radius, to first order."""
+    if not gradient:
+        return dict(weights)
+    length = norm(gradient)
+    if waits(length):
+        return add(weights, ascent(gradient, radius))
+    return add(weights, gradient, radius / (float(length) + TINY))
+
+
+def add(weights: Weights, gradient: Weights, times: float = 1.0) -> Gradient:
+    """weights + times · gradient by value, cut off from any graph; names without a gradient stay as they are."""
     moved = dict(weights)
     names = [name for name in gradient if name in moved]
     with torch.no_grad():
-        sums = torch._foreach_add([moved[name] for name in names], [gradient[name] for name in names])
+        sums = torch._foreach_add([moved[name] for name in names], [gradient[name] for name in names], alpha=times)
     moved.update(zip(names, sums, strict=True))
     return moved
 
@@ -48,6 +63,6 @@ def clip(gradient: Weights, limit: float) -> Gradient:
     if not gradient:
         return {}
     factor = (limit / (norm(gradient) + 1e-6)).clamp_max(1)
-    if factor.device.type == "cpu" and factor == 1:  # elsewhere, asking would wait for the queue
+    if not waits(factor) and factor == 1:
         return dict(gradient)
     return dict(zip(gradient, torch._foreach_mul(list(gradient.values()), factor), strict=True))

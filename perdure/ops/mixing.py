@@ -1,10 +1,15 @@
 """Mixed images: who is mixed with whom, and how much."""
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
+from perdure import fast
 from perdure.ops.algebra import TINY
 
 
@@ -31,3 +36,69 @@ def shift(share: Tensor, slope: Tensor, radius: float) -> Tensor:
     """γ̂ = clamp(γ + ρ g/‖g‖, 0, 1): the worst mixture within the radius, to first order (Eqs. 8, 17)."""
     length: Tensor = torch.linalg.vector_norm(slope)
     return (share + radius * slope / (length + TINY)).clamp(0, 1)
+
+
+class Mixture(TorchFunctionMode):
+    """Mixed images `x`, and a forward inside which their slope along the mixing shares is cheap.
+
+    The first convolution that reads them is linear, so ∂L/∂γᵢ = ⟨δᵢ, conv(x_π(i) − xᵢ)⟩, δ being the slope of L at its
+    output: one more forward of that layer, for half the price of a way back to every pixel. Where something else reads
+    the images first, they have their slopes the usual way.
+    """
+
+    def __init__(self, raw: Tensor, mixing: Mixing) -> None:
+        super().__init__()
+        self.raw, self.mixing, self.x = raw, mixing, mix(raw, mixing)
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if func is F.conv2d and args and args[0] is self.x and self._may_shorten(args, kwargs):
+            _, weight, bias, *how = args
+            apart = self.raw[self.mixing.partner] - self.raw
+            given = self.mixing.share, self.x.detach(), apart, weight, bias, how
+            return _FirstConvolution.apply(*given)  # type: ignore[no-untyped-call]
+        return func(*args, **(kwargs or {}))
+
+    def _may_shorten(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> bool:
+        """Called as `nn.Conv2d` calls it: stride, padding, dilation and groups in their places, and in numbers."""
+        return not kwargs and len(args) == 7 and not isinstance(args[4], str)
+
+    # Where no slope is asked for, no call has to be looked at.
+
+    def __enter__(self) -> Self:
+        self._entered = self.x.requires_grad and fast.on("first")
+        if self._entered:
+            super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if self._entered:
+            super().__exit__(*error)  # type: ignore[no-untyped-call]
+
+
+class _FirstConvolution(torch.autograd.Function):
+    """A convolution of mixed images with slopes of its weight, its bias and the mixing shares."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, share: Tensor, x: Tensor, difference: Tensor, weight: Tensor, bias: Tensor | None, how: Sequence[Any]
+    ) -> Tensor:
+        ctx.save_for_backward(share, x, difference, weight)
+        ctx.how, ctx.biased = how, bias is not None
+        return F.conv2d(x, weight, bias, *how)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+        share, x, difference, weight = ctx.saved_tensors
+        stride, padding, dilation, groups = ctx.how
+        along = F.conv2d(difference, weight, None, *ctx.how)
+        _, of_weight, of_bias = torch.ops.aten.convolution_backward(
+            slope, x, weight, [len(weight)], stride, padding, dilation, False, [0, 0], groups, [False, True, ctx.biased]
+        )
+        of_share = (slope * along).sum(tuple(range(1, slope.ndim))).to(share)
+        return of_share, None, None, of_weight, of_bias if ctx.biased else None, None

@@ -11,7 +11,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from perdure.ops.algebra import dot
+from perdure.ops.algebra import add, dot, waits
 from perdure.ops.bank import Bank
 from perdure.types import Batch, Gradient, Weights
 
@@ -42,17 +42,23 @@ def place(seen: int, capacity: int, draw: Callable[[int], int]) -> int | None:
     return slot if slot < capacity else None
 
 
-def yield_to(gradient: Gradient, reference: Weights) -> Gradient:
-    """A-GEM's rule: g if g·r ≥ 0, else g − (g·r/r·r) r, so that a step no longer raises the loss r belongs to.
+def yield_to(gradient: Gradient, reference: Weights) -> tuple[Gradient, Tensor]:
+    """A-GEM's rule: g if g·r ≥ 0, else g − (g·r/r·r) r, so that a step no longer raises the loss r belongs to; and
+    whether g·r < 0.
 
     Inner products run over all weights, a missing gradient counting as zero; the projected one has the names of both.
     """
-    conflict = dot(gradient, reference)
-    if conflict >= 0:
-        return gradient
-    share = conflict / dot(reference, reference)
-    bent = {name: -share * slope for name, slope in reference.items()}
-    return {**bent, **{name: slope + bent[name] if name in bent else slope for name, slope in gradient.items()}}
+    product = dot(gradient, reference)
+    conflict = product < 0
+    if not waits(conflict):
+        if not conflict:
+            return gradient, conflict
+        back = -float(product / dot(reference, reference))
+        alone = {name: back * slope for name, slope in reference.items() if name not in gradient}
+        return {**alone, **add(gradient, reference, back)}, conflict
+    share = torch.where(conflict, product / dot(reference, reference), 0)
+    bent = dict(zip(reference, torch._foreach_mul(list(reference.values()), -share), strict=True))
+    return {**bent, **add(gradient, bent)}, conflict
 
 
 class Memory(Bank):

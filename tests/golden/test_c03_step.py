@@ -13,7 +13,7 @@ from perdure.methods import rcl
 from perdure.methods.dfgp import DFGP
 from perdure.methods.gpm import GPM
 from perdure.methods.rcl import RCL, Climb
-from perdure.ops.algebra import ascent, grad, norm
+from perdure.ops.algebra import add, ascent, grad, norm
 from perdure.ops.losses import cross_entropy, released_mixed_cross_entropy
 from perdure.ops.mixing import Mixing
 from perdure.types import Batch, Gradient
@@ -203,16 +203,16 @@ def trained_labels(logits: Tensor, y: Tensor, partner_y: Tensor, share: Tensor) 
     return kept * cross_entropy(logits, y) + (1 - kept) * cross_entropy(logits, partner_y)
 
 
-def one_norm_each(gradient: Mapping[str, Tensor], radius: float) -> dict[str, Tensor]:
-    return {name: ascent({name: slope}, radius)[name] for name, slope in gradient.items()}
+def one_norm_each(weights: Mapping[str, Tensor], gradient: Mapping[str, Tensor], radius: float) -> dict[str, Tensor]:
+    return add(weights, {name: ascent({name: slope}, radius)[name] for name, slope in gradient.items()})
 
 
 SLIPS: dict[str, tuple[str, Callable[..., Any], str]] = {
     "label weights swapped": ("released_mixed_cross_entropy", swapped_labels, "loss_ascent"),
     "label weights not detached": ("released_mixed_cross_entropy", trained_labels, "gamma_hat"),
     "worst mixture not used": ("shift", lambda share, *_: share, "loss_descent"),
-    "worst weights not used": ("add", lambda weights, _: dict(weights), "loss_descent"),
-    "one norm per tensor": ("ascent", one_norm_each, "loss_descent"),
+    "worst weights not used": ("worst_nearby", lambda weights, *_: dict(weights), "loss_descent"),
+    "one norm per tensor": ("worst_nearby", one_norm_each, "loss_descent"),
     "alignment left out": ("released_uniform_alignment", lambda z, _: z.new_zeros(()), "loss_ascent"),
 }
 

@@ -44,7 +44,7 @@ def test_rule(kind: str, precision: str) -> None:
     assert case.names(f"{precision}/") == {f"{kind}/{fact}" for kind in MIX for fact in ("dot", "result")}
     gradient, reference = map(cut, vectors(kind, precision))
     case.check(f"{precision}/{kind}/dot", dot(gradient, reference), VALUE[precision])
-    case.check(f"{precision}/{kind}/result", joined(yield_to(gradient, reference)), GRADIENT[precision])
+    case.check(f"{precision}/{kind}/result", joined(yield_to(gradient, reference)[0]), GRADIENT[precision])
 
 
 @pytest.mark.parametrize("kind", MIX)
@@ -62,8 +62,8 @@ def test_other_rules_are_told_apart() -> None:
     """One decision and one share per weight; the gradient left as it is; projected on the wrong vector."""
     case, (g, r) = Case("c10_agem"), vectors("conflict", "f64")
     parts = zip(cut(g).items(), cut(r).items(), strict=True)
-    each = {name: yield_to({name: mine}, {name: theirs})[name] for (name, mine), (_, theirs) in parts}
-    for wrong in (joined(each), g, yield_to({"w": r}, {"w": g})["w"]):
+    each = {name: yield_to({name: mine}, {name: theirs})[0][name] for (name, mine), (_, theirs) in parts}
+    for wrong in (joined(each), g, yield_to({"w": r}, {"w": g})[0]["w"]):
         assert case.miss("f64/conflict/result", wrong, GRADIENT["f64"]) > CLEARLY
     g, r = vectors("agree", "f64")
     always = g - (g @ r) / (r @ r) * r

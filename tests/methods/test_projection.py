@@ -13,6 +13,7 @@ from perdure.methods.rcl import RCL
 from perdure.nets.mlp import MLP
 from perdure.nets.network import Network
 from perdure.nets.resnet18 import ResNet18
+from perdure.ops.shield import Shield
 from perdure.train.fit import fit
 from perdure.train.plan import Plan
 from perdure.types import Batch, Stream
@@ -44,7 +45,8 @@ def test_responses_to_stored_directions_stay_and_change_without_projection(
     stream = six(seed=1, tasks=2)
     values = {"noise_range": 0.0} if maker is RCL else {}
     assert worst_change(maker(fresh_net(), threshold=0.95, **values), stream) < 1e-5
-    monkeypatch.setattr(maker, "project", lambda _self, gradient: gradient)
+    monkeypatch.setattr(maker, "project", lambda _self, gradient, _done: gradient)
+    monkeypatch.setattr(maker, "shield", lambda _self, weights: Shield(weights, {}))
     assert worst_change(maker(fresh_net(), threshold=0.95, **values), stream) > 1e-2
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from perdure import fast
 from perdure.errors import WrongValue
 from perdure.nets.alexnet import AlexNet, SlimAlexNet
 from perdure.nets.mlp import MLP
@@ -65,17 +66,19 @@ def test_rows_of_mixed_tasks_are_those_of_their_own_heads() -> None:
     assert torch.isinf(mixed[task == 0][:, 2:]).all()
 
 
-def test_quiet_forwards_leave_out_the_dropout_after_convolutions_only() -> None:
-    net = AlexNet((3, 32, 32)).train()
-    seen: dict[str, list[torch.Tensor]] = {"conv2": [], "fc2": []}
-    for name, found in seen.items():
-        getattr(net, name).register_forward_pre_hook(lambda _, given, found=found: found.append(given[0].detach()))
+@pytest.mark.parametrize("plain", ["", "prefix"])
+def test_quiet_features_leave_out_the_dropout_after_convolutions_only(plain: str) -> None:
+    net = AlexNet((3, 32, 32), filters=(8, 8, 8), units=(32, 32)).train()
     x = torch.rand(8, 3, 32, 32)
-    for quiet in (True, True, False):
-        net(x, quiet)
-    assert torch.equal(seen["conv2"][0], seen["conv2"][1])
-    assert not torch.equal(seen["conv2"][0], seen["conv2"][2])
-    assert not torch.equal(seen["fc2"][0], seen["fc2"][1])  # the dropout after fc1 stays
+    with fast.without(plain):
+        (hidden, placed), (again, placed_again) = net(x, True), net(x, True)
+        assert not torch.equal(placed, placed_again)  # the dropout after fc1 stays
+        net.heavy = 0.0  # after conv3 and the linear layers
+        (hidden, placed), (again, placed_again) = net(x, True), net(x, True)
+    assert torch.equal(placed, placed_again)
+    assert not torch.equal(hidden, again)  # what the heads read has dropout
+    torch.testing.assert_close(placed, net.eval()(x)[1])
+    assert not torch.allclose(hidden, net(x)[0])
 
 
 def test_narrow_and_grouped_networks_keep_the_usual_memory_format() -> None:

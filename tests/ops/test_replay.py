@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from perdure.ops import replay
 from perdure.ops.replay import Memory, Reservoir, TaskMemory, join, yield_to
 from perdure.types import Batch
 
@@ -97,10 +98,13 @@ def test_join() -> None:
     assert both.task.tolist() == [4, 4, 0, 1, 0]
 
 
-def test_a_missing_gradient_counts_as_zero() -> None:
+@pytest.mark.parametrize("queued", [False, True])
+def test_a_missing_gradient_counts_as_zero(queued: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "waits", lambda _: queued)
     gradient = {"shared": torch.tensor([1.0, 0.0]), "new head": torch.tensor([3.0])}
     reference = {"shared": torch.tensor([-1.0, 1.0]), "old head": torch.tensor([2.0])}
-    bent = yield_to(gradient, reference)  # g·r = −1, r·r = 6
+    bent, conflict = yield_to(gradient, reference)  # g·r = −1, r·r = 6
+    assert conflict
     assert bent.keys() == {"shared", "new head", "old head"}
     torch.testing.assert_close(bent["shared"], torch.tensor([1 - 1 / 6, 1 / 6]))
     torch.testing.assert_close(bent["old head"], torch.tensor([1 / 3]))
