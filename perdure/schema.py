@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import ConfigDict, Field, ValidationError, create_model
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, create_model
 
 from perdure.errors import UnknownName, WrongValue
 
@@ -18,6 +18,11 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Weight = Annotated[float, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
+Bytes = Annotated[
+    int,
+    Field(ge=1, description="a number of bytes (500000, 512KB, 64MB, 1GB)"),
+    BeforeValidator(lambda given: _bytes(given) if isinstance(given, str) else given),
+]
 Variant = Literal["released", "paper"]  # where the paper's equations and the released code differ
 Reading = Literal["intended", "released"]  # where the released code has a slip
 
@@ -93,12 +98,16 @@ def _allowed(kind: Any) -> str:
 
     >>> _allowed(Share), _allowed(Literal["a", "b"]), _allowed(Weight | None)
     ('a number ≥ 0 and ≤ 1', 'a or b', 'a number ≥ 0 or none')
+    >>> _allowed(Bytes)
+    'a number of bytes (500000, 512KB, 64MB, 1GB)'
     """
     origin, parts = get_origin(kind), get_args(kind)
     if origin is Literal:
         return " or ".join(map(str, parts))
     if origin in (Union, UnionType):
         return " or ".join(map(_allowed, parts))
+    if origin is Annotated and parts[1].description:
+        return str(parts[1].description)
     if origin is Annotated:
         signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
         bounds = [
@@ -132,3 +141,15 @@ def _several(value: Any, kind: Any) -> Any:
     """A single one where several may be given."""
     alone = value is not None and not isinstance(value, list | tuple)
     return [value] if alone and any(get_origin(part) is tuple for part in (kind, *get_args(kind))) else value
+
+
+def _bytes(text: str) -> str | int:
+    """A size in words as a number of bytes; any other text as it is.
+
+    >>> [_bytes(text) for text in ("64MB", "1.5 kB", "1GiB", "500000", "much")]
+    [64000000, 1500, 1073741824, 500000, 'much']
+    """
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([kmgt]?)(i?)b?", text.strip().lower())
+    if found is None or (found[3] and not found[2]):
+        return text
+    return int(float(found[1]) * (1024 if found[3] else 1000) ** " kmgt".index(found[2] or " "))

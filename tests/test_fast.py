@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from perdure import fast
+from perdure import fast, registry
 from perdure.errors import UnknownName
 from perdure.methods.dfgp import DFGP
 from perdure.methods.ewc import EWC
@@ -330,3 +330,50 @@ def test_batches_of_one_task_or_several(fresh_net: Callable[[], Network]) -> Non
         plain = method.gradient(batch)
     for name, slope in plain.items():
         torch.testing.assert_close(quick[name], slope, rtol=1e-3, atol=1e-5, msg=name)
+
+
+# --- half precision -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(registry.methods))
+def test_half_precision_gives_nearly_the_same_gradient(name: str) -> None:
+    """Of a later task. Forwards compute with eight bits, so single entries differ; the direction as a whole hardly
+    does. Methods that climb before they descend amplify the difference."""
+    found = []
+    for half in (False, True):
+        torch.manual_seed(5)
+        it = registry.methods.load(name)(Network(NETS["alexnet"]()))
+        for _ in range(2):
+            it.net.add_head(3)
+        it.begin(single_precision(0))
+        it.epoch(0, 1, 1.0)
+        it.train()
+        it.gradient(single_precision(0).sample(12))
+        it.end(single_precision(0))
+        it.begin(single_precision(1))
+        it.epoch(0, 1, 1.0)
+        it.train()
+        it.net.in_bf16 = half
+        torch.manual_seed(7)
+        slopes = it.gradient(single_precision(1).sample(12))
+        assert all(slope.dtype == torch.float32 for slope in slopes.values())
+        found.append(torch.cat([slopes[key].flatten() for key in sorted(slopes)]))
+    cosine = float(F.cosine_similarity(*found, dim=0))
+    assert cosine > (0.9 if name in ("dfgp", "rcl") else 0.97)
+    assert cosine < 1 - 1e-7  # it did compute in another precision
+
+
+def single_precision(index: int) -> Lesson:
+    (part,) = lesson(index).parts
+    split = Split(part.train.x.float(), part.train.y)
+    return Lesson(index, (Part(index, 3, split, split),))
+
+
+def test_half_precision_is_for_learning_alone(fresh_net: Callable[[], Network]) -> None:
+    net = fresh_net()
+    net.add_head(3)
+    x = torch.rand(4, 3, 32, 32)
+    exact = net.eval()(x, 0).logits
+    net.in_bf16 = True
+    assert torch.equal(net(x, 0).logits, exact)
+    assert not torch.equal(net.train()(x, 0).logits, exact)

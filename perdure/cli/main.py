@@ -7,7 +7,7 @@ from typing import Annotated, Any, ParamSpec
 
 import typer
 
-from perdure.cli import data, probe, runs, search, study
+from perdure.cli import bench, data, probe, runs, search, study
 from perdure.cli.guard import (
     AsJson,
     BenchmarkName,
@@ -24,7 +24,7 @@ from perdure.cli.guard import (
     notes,
     screen,
 )
-from perdure.errors import PerdureError, UnknownName
+from perdure.errors import PerdureError, UnknownName, WrongValue
 
 P = ParamSpec("P")
 app = typer.Typer(
@@ -35,6 +35,7 @@ runs.join(app)
 study.join(app)
 search.join(app)
 probe.join(app)
+bench.join(app)
 
 Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random.")]
 
@@ -105,6 +106,10 @@ def run(
             "--set", metavar="NAME=VALUE", help="Set a value of the method, e.g. mix_weight=0.2 or lambda=0.2."
         ),
     ] = [],  # noqa: B006 — typer reads it, nobody changes it
+    memory_budget: Annotated[
+        str | None,
+        typer.Option(metavar="BYTES", help="Most bytes of remembered bases, e.g. 64MB; the same as --set budget=64MB."),
+    ] = None,
     plan: PlanWishes = [],  # noqa: B006
     settings: Settings = [],  # noqa: B006
     tasks: Tasks = None,
@@ -135,13 +140,18 @@ def run(
     from perdure.cli.show import run_tables
     from perdure.lab.spec import assignments, spec
 
+    values = assignments(wishes)
+    if memory_budget is not None:
+        if "budget" in values:
+            raise WrongValue("the budget is given twice, by --memory-budget and by --set; give it once")
+        values["budget"] = memory_budget
     wanted = spec(
         method,
         benchmark,
         seed=seed,
         network=network,
         tasks=tasks,
-        values=assignments(wishes),
+        values=values,
         plan=assignments(plan),
         settings=assignments(settings),
         outliers=outliers,

@@ -9,7 +9,7 @@ import importlib.util
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -20,7 +20,7 @@ import torch.nn.functional as F
 
 from perdure import fast, registry
 from perdure.data.synthetic import synthetic
-from perdure.errors import PerdureError, WrongValue
+from perdure.errors import PerdureError, UnknownName
 from perdure.lab.opening import with_threads
 from perdure.methods.gpm import GPM
 from perdure.methods.method import Method
@@ -87,9 +87,7 @@ def steps(bench: Bench, names: Sequence[str] = ()) -> tuple[dict[str, float], Ti
     stream = _stream(2)
     found: dict[str, float] = {}
     all_times: Times = {}
-    for name, maker in _makers().items():
-        if names and name not in names:
-            continue
+    for name, maker in _known(names).items():
         bench.tell(f"steps of {name}")
         bare, step = f"bare passes of {name}", f"step of {name}"
         works = {bare: _bare(stream, PASSES.get(name, [(BATCH, False)])), step: _step(later(maker, stream), stream)}
@@ -113,6 +111,14 @@ def _makers() -> dict[str, Callable[[Network], Method]]:
         else:
             made[name] = maker
     return made
+
+
+def _known(names: Sequence[str]) -> dict[str, Callable[[Network], Method]]:
+    makers = _makers()
+    for name in names:
+        if name not in makers:
+            raise UnknownName("step", name, makers)
+    return {name: makers[name] for name in names or makers}
 
 
 def first(maker: Callable[[Network], Method], stream: Stream) -> Method:
@@ -151,9 +157,8 @@ def remember(method: GPM, sizes: Mapping[str, int]) -> None:
             method.memory[layer] = basis
 
 
-def _step(method: Method, stream: Stream) -> Work:
-    task = len(method.net.heads) - 1
-    batch = next(_lesson(stream, task).batches(BATCH, generator(1, "step")))
+def _step(method: Method, stream: Stream, images: int = BATCH) -> Work:
+    batch = next(_lesson(stream, 1).batches(images, generator(1, "step")))
     sgd = SGD(method.trainable(), 0.0)
     method.train()
     return lambda: sgd.step(method.gradient(batch), RATE)
@@ -279,19 +284,28 @@ class Growth:
         over = sum((a - middle_x) * (b - middle_y) for a, b in zip(x, y, strict=True))
         return over / sum((a - middle_x) ** 2 for a in x)
 
+    def told(self) -> str:
+        """Relative to the first size: seconds are this machine's alone."""
+        if self.unit == "bytes":
+            return ", ".join(f"{value / 1e6:.2f} MB" for value in self.values)
+        return ", ".join(f"{value / self.values[0]:.2f}" for value in self.values)
 
-def scaling(bench: Bench, names: Sequence[str] = ("gpm", "rcl shared")) -> Iterator[Growth]:
+    def plain(self) -> dict[str, Any]:
+        return {**asdict(self), "slope": round(self.slope, 3)}
+
+
+def growths(bench: Bench, names: Sequence[str] = ()) -> Iterator[Growth]:
     """A step against basis size, width, batch and finished tasks; memory against finished tasks."""
-    makers = _makers()
-    for name in names:
-        bench.tell(f"how {name} grows")
-        yield _growth(
-            bench, name, "share of each layer's directions held", (0.05, 0.2, 0.8), partial(_held, makers[name])
-        )
-        yield _growth(bench, name, "width, of the papers' network", (0.25, 0.5, 1.0), partial(_wide, makers[name]))
-        yield _growth(bench, name, "images a batch", (16, 32, 64, 128), partial(_batched, makers[name]))
-        yield _growth(bench, name, "finished tasks, same bases", (1, 5, 20), partial(_after, makers[name]))
-    yield _memory((1, 2, 4, 8))
+    makers = _known(names or ("gpm", "rcl shared"))
+    fast.keep_heap()
+    with with_threads(bench.threads), chance(1, "bench"):
+        for name, maker in makers.items():
+            bench.tell(f"how {name} grows")
+            yield _growth(bench, name, "directions held, of all there are", (0.05, 0.2, 0.8), partial(_held, maker))
+            yield _growth(bench, name, "width, of the papers' network", (0.25, 0.5, 1.0), partial(_wide, maker))
+            yield _growth(bench, name, "images a batch", (16, 32, 64, 128), partial(_batched, maker))
+            yield _growth(bench, name, "finished tasks, with the same bases", (1, 5, 20), partial(_after, maker))
+        yield _memory((1, 2, 4, 8))
 
 
 def _growth(bench: Bench, name: str, what: str, sizes: Sequence[float], make: Callable[[Any], Work]) -> Growth:
@@ -321,9 +335,7 @@ def _wide(maker: Callable[[Network], Method], width: float) -> Work:
 def _batched(maker: Callable[[Network], Method], images: int) -> Work:
     stream = _stream(2)
     method = later(maker, stream)
-    batch, sgd = next(_lesson(stream, 1).batches(images, generator(1, "step"))), SGD(method.trainable(), 0.0)
-    method.train()
-    return lambda: sgd.step(method.gradient(batch), RATE)
+    return _step(method, stream, images)
 
 
 def _after(maker: Callable[[Network], Method], tasks: int) -> Work:
@@ -331,9 +343,7 @@ def _after(maker: Callable[[Network], Method], tasks: int) -> Work:
     method = later(maker, stream)
     for _ in range(tasks - 1):
         method.net.add_head(CLASSES)
-    batch, sgd = next(_lesson(stream, 1).batches(BATCH, generator(1, "step"))), SGD(method.trainable(), 0.0)
-    method.train()
-    return lambda: sgd.step(method.gradient(batch), RATE)
+    return _step(method, stream)
 
 
 def _memory(tasks: Sequence[int]) -> Growth:
@@ -369,12 +379,7 @@ def _network(**shape: Any) -> Network:
 
 def run(bench: Bench, textbook: Path | None = None, names: Sequence[str] = ()) -> dict[str, Any]:
     """All ratios, the seconds they come from, and with what they were measured."""
-    if bench.rounds < 1 or bench.threads < 1:
-        raise WrongValue("bench needs one turn and one thread at least")
-    known = _makers()
-    for name in names:
-        if name not in known:
-            raise WrongValue(f"no steps of {name!r} to measure; there are {', '.join(known)}")
+    _known(names)
     slow = load_textbook(textbook) if not names else None
     fast.keep_heap()
     ratios: dict[str, float] = {}

@@ -5,7 +5,7 @@ RCL without its two additions: no spreading of the features, no noise on the fir
 
 from perdure.methods.rcl import RCL
 from perdure.nets.network import Network
-from perdure.schema import Count, Positive, Share, Variant, Weight
+from perdure.schema import Bytes, Count, Positive, Share, Variant, Weight
 
 
 class DFGP(RCL):
@@ -20,6 +20,7 @@ class DFGP(RCL):
         mix_weight: Weight = 0.1,  # λ: weight of the loss on mixed images
         radius: Weight = 0.05,  # ρ: size of the worst-case steps of weights and mixing
         variant: Variant = "released",  # where paper and released code differ, which to follow
+        budget: Bytes | None = None,  # most bytes of bases; none sets no limit
     ) -> None:
         super().__init__(
             net,
@@ -32,4 +33,5 @@ class DFGP(RCL):
             radius=radius,
             noise_range=0.0,
             variant=variant,
+            budget=budget,
         )

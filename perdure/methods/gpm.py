@@ -5,7 +5,7 @@ projected away from them, so that the layer's answer to old inputs stays as it w
 """
 
 from collections.abc import Container
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -13,13 +13,16 @@ from torch import Tensor
 from perdure.methods.method import Method
 from perdure.nets.network import Network
 from perdure.ops.algebra import grad
+from perdure.ops.budget import extend_within, protected
 from perdure.ops.shield import Shield
 from perdure.ops.subspace import GradientMemory, layer_inputs, representations
-from perdure.schema import Count, Share, Variant
+from perdure.schema import Bytes, Count, Share, Variant
 from perdure.types import Batch, Gradient, Lesson, Weights
 
 
 class GPM(Method):
+    remembers: ClassVar[tuple[str, ...]] = ("wanted", "protected")
+
     def __init__(
         self,
         net: Network,
@@ -28,13 +31,17 @@ class GPM(Method):
         threshold_step: Share = 0.003,  # what ε gains with each task
         samples: Count = 125,  # n: training images whose layer inputs are remembered
         variant: Variant = "released",  # where paper and released code differ, which to follow
+        budget: Bytes | None = None,  # most bytes of bases; none sets no limit
     ) -> None:
         super().__init__(net)
         self.threshold = threshold
         self.threshold_step = threshold_step
         self.samples = samples
         self.variant = variant
+        self.budget = budget
         self.memory = GradientMemory()
+        self.wanted = threshold  # with a budget: ε of the latest task, and the share that each layer's basis holds
+        self.protected: dict[str, float] = {}
 
     def gradient(self, batch: Batch) -> Gradient:
         weights = self.trainable()
@@ -65,7 +72,14 @@ class GPM(Method):
         if self.variant == "paper" and len(self.memory) == 0:  # Eq. 18 asks for ≥ ε on the first task, too
             for name, representation in representations.items():
                 self.memory[name] = representation.new_empty(len(representation), 0)
-        self.memory.extend(representations, self.threshold_after(lesson))
+        threshold = self.threshold_after(lesson)
+        if self.budget is None:
+            self.memory.extend(representations, threshold)
+            return
+        for name, basis in extend_within(self.budget, dict(self.memory.items()), representations, threshold).items():
+            self.memory[name] = basis
+        self.wanted = threshold
+        self.protected = {name: protected(self.memory[name], found) for name, found in representations.items()}
 
     def threshold_after(self, lesson: Lesson) -> float:
         """ε as it stands after a lesson."""
@@ -84,4 +98,16 @@ class GPM(Method):
         return {"bases": self.memory.bytes()}
 
     def facts(self) -> dict[str, Any]:
-        return {"basis": {name: list(size) for name, size in self.memory.sizes().items()}}
+        basis = {"basis": {name: list(size) for name, size in self.memory.sizes().items()}}
+        return basis if self.budget is None else {**basis, "budget": self.spent(self.budget)}
+
+    def spent(self, budget: int) -> dict[str, Any]:
+        """What is held of a budget, and what it costs in protection."""
+        kinds = sorted({str(basis.dtype).removeprefix("torch.") for _, basis in self.memory.items()})
+        return {
+            "bytes": budget,
+            "held": self.memory.bytes(),
+            "precision": " and ".join(kinds),
+            "protected": self.protected,
+            "wanted": self.wanted,
+        }

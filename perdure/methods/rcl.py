@@ -25,7 +25,7 @@ from perdure.ops.losses import (
 )
 from perdure.ops.mixing import Mixing, Mixture, draw_mixing, shift
 from perdure.ops.noise import spread_weights
-from perdure.schema import Count, Positive, Share, Variant, Weight
+from perdure.schema import Bytes, Count, Positive, Share, Variant, Weight
 from perdure.types import Batch, Gradient, Lesson, Weights
 
 Pass = Literal["ascent", "descent"]
@@ -56,7 +56,7 @@ class Climb:
 
 
 class RCL(GPM):
-    remembers: ClassVar[tuple[str, ...]] = ("noise_ratios",)
+    remembers: ClassVar[tuple[str, ...]] = (*GPM.remembers, "noise_ratios")
 
     def __init__(
         self,
@@ -76,8 +76,16 @@ class RCL(GPM):
         noise_rate: Positive = 0.1,  # learning rate of φ
         noise_cap: Weight | None = None,  # largest ‖Δθ‖/‖θ‖ of a layer; none lets φ grow as released
         variant: Variant = "released",  # where paper and released code differ, which to follow
+        budget: Bytes | None = None,  # most bytes of bases; none sets no limit
     ) -> None:
-        super().__init__(net, threshold=threshold, threshold_step=threshold_step, samples=samples, variant=variant)
+        super().__init__(
+            net,
+            threshold=threshold,
+            threshold_step=threshold_step,
+            samples=samples,
+            variant=variant,
+            budget=budget,
+        )
         self.concentration = concentration
         self.mix_weight = mix_weight
         self.spread_weight = spread_weight

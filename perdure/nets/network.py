@@ -62,6 +62,7 @@ class Network(nn.Module):
             backbone = backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.backbone = backbone
         self.heads = nn.ModuleList()
+        self.in_bf16 = False  # whether training forwards compute in bfloat16; weights, losses and gradients never are
 
     def add_head(self, classes: int) -> None:
         like = next(self.backbone.parameters())
@@ -75,8 +76,10 @@ class Network(nn.Module):
                 "this network normalizes with the statistics of the batch, which one image does not have; "
                 "give it two images or more at a time"
             )
-        hidden, placed = self.backbone(x, quiet)
-        return Look(self._logits(hidden, task), F.normalize(placed, dim=1))
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.in_bf16 and self.training):
+            hidden, placed = self.backbone(x, quiet)
+            logits = self._logits(hidden, task)
+        return Look(logits.to(x.dtype), F.normalize(placed.to(x.dtype), dim=1))
 
     def _logits(self, hidden: Tensor, task: TaskOf) -> Tensor:
         if isinstance(task, int):

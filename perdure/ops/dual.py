@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from perdure.ops.shield import Projection
-from perdure.ops.subspace import GradientMemory, extend, project
+from perdure.ops.subspace import GradientMemory, complement, extend, project
 
 
 @dataclass(frozen=True)
@@ -69,15 +69,6 @@ def smaller(dual: Dual) -> Dual:
     if dual.basis.shape[1] <= len(dual.basis) / 2:
         return dual
     return Dual("retain" if dual.kind == "remove" else "remove", complement(dual.basis))
-
-
-def complement(basis: Tensor) -> Tensor:
-    """An orthonormal basis of everything outside a basis: (d, k) → (d, d − k)."""
-    d, k = basis.shape
-    if k == 0:
-        return torch.eye(d, dtype=basis.dtype, device=basis.device)
-    square: Tensor = torch.linalg.qr(basis.double(), mode="complete").Q
-    return square[:, k:].to(basis)
 
 
 def widen(dual: Dual, rows: int) -> Dual:

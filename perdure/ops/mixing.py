@@ -96,6 +96,7 @@ class _FirstConvolution(torch.autograd.Function):
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
         share, x, difference, weight = ctx.saved_tensors
         stride, padding, dilation, groups = ctx.how
+        slope = slope.to(weight)  # a forward in half precision sends back what it sent
         along = F.conv2d(difference, weight, None, *ctx.how)
         _, of_weight, of_bias = torch.ops.aten.convolution_backward(
             slope, x, weight, [len(weight)], stride, padding, dilation, False, [0, 0], groups, [False, True, ctx.biased]

@@ -84,8 +84,10 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
         x, weight = ctx.saved_tensors
+        slope = slope.to(weight)  # a forward in half precision sends back what it sent
         slopes = slope.reshape(-1, slope.shape[-1])
-        of_x = slope @ weight if ctx.needs_input_grad[0] else None
-        of_weight = slopes.T @ ctx.projection(x.reshape(-1, x.shape[-1])) if ctx.needs_input_grad[1] else None
+        of_x = (slope @ weight).to(x) if ctx.needs_input_grad[0] else None
+        rows = x.reshape(-1, x.shape[-1]).to(weight)
+        of_weight = slopes.T @ ctx.projection(rows) if ctx.needs_input_grad[1] else None
         of_bias = slopes.sum(0) if ctx.needs_input_grad[2] else None
         return of_x, of_weight, of_bias, None

@@ -92,19 +92,27 @@ def extend(basis: Tensor | None, representation: Tensor, threshold: float) -> Te
     released rule holds: as many directions as stay *below* ε. With a basis, even an empty one, directions are added
     until ε is *reached*.
     """
-    r = representation.double()
-    old = r.new_empty(len(r), 0) if basis is None else basis.to(r)
-    energy, values, directions = (_outside_by_gram if _wide(r) and fast.on("gram") else _outside)(r, old)
+    return extended(basis, representation, threshold)[0]
+
+
+def extended(basis: Tensor | None, representation: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
+    """As `extend`, with the share of the energy that each new direction adds, the largest first."""
+    none = torch.empty(len(representation), 0, dtype=torch.float64, device=representation.device)
+    old = none if basis is None else basis.double()
+    quick = _wide(representation) and fast.on("gram")
+    # A basis that was rounded to fewer digits is not quite orthonormal any more, but it spans what it has to.
+    span = old if basis is None or basis.dtype == representation.dtype else torch.linalg.qr(old).Q
+    energy, values, directions = _outside_by_gram(representation, span) if quick else _outside(representation, span)
     if energy == 0:
-        return old.to(representation)
+        return old.to(representation), none[0]
     shares = values / energy
     if basis is None:
         count = int((shares.cumsum(0) < threshold).sum())
     else:
         held = 1 - shares.sum()
         count = int((held + shares.cumsum(0) - shares < threshold).sum())
-    count = min(count, len(r) - old.shape[1], int((shares > 1e-12).sum()))
-    return torch.cat([old, directions(count)], dim=1).to(representation)
+    count = min(count, len(old) - old.shape[1], int((shares > 1e-12).sum()))
+    return torch.cat([old, directions(count)], dim=1).to(representation), shares[:count]
 
 
 Outside = tuple[Tensor, Tensor, Callable[[int], Tensor]]
@@ -112,8 +120,9 @@ Outside = tuple[Tensor, Tensor, Callable[[int], Tensor]]
 these directions."""
 
 
-def _outside(r: Tensor, old: Tensor) -> Outside:
+def _outside(representation: Tensor, old: Tensor) -> Outside:
     """From what is left of the columns outside the basis: by the smaller of their Gram matrices."""
+    r = representation.double()
     rest = r - old @ (old.T @ r)
     if _wide(r):
         values, vectors = torch.linalg.eigh(rest @ rest.T)
@@ -128,7 +137,7 @@ def _outside(r: Tensor, old: Tensor) -> Outside:
 
 def _outside_by_gram(r: Tensor, old: Tensor) -> Outside:
     """From their Gram matrix alone, C − M Mᵀ C − …: many columns are multiplied once, and then never seen again."""
-    gram = r @ r.T
+    gram = _gram(r)
     half = gram - old @ (old.T @ gram)
     rest = half - (half @ old) @ old.T
     values, vectors = torch.linalg.eigh((rest + rest.T) / 2)
@@ -141,13 +150,36 @@ def _outside_by_gram(r: Tensor, old: Tensor) -> Outside:
     return gram.trace(), values.flip(0).clamp_min(0), directions
 
 
+def complement(basis: Tensor) -> Tensor:
+    """An orthonormal basis of everything outside a basis: (d, k) → (d, d − k)."""
+    d, k = basis.shape
+    if k == 0:
+        return torch.eye(d, dtype=basis.dtype, device=basis.device)
+    square: Tensor = torch.linalg.qr(basis.double(), mode="complete").Q
+    return square[:, k:].to(basis)
+
+
+def _gram(r: Tensor, rows: int = 128, columns: int = 2048) -> Tensor:
+    """R Rᵀ in float64, computed below the diagonal alone and copied above it.
+
+    Products of float32 columns are taken in float32, whose rounding they have from the network already, and summed in
+    float64 every `columns` columns.
+    """
+    gram = torch.zeros(len(r), len(r), dtype=torch.float64, device=r.device)
+    for piece in torch.split(r, columns, dim=1):
+        for row in range(0, len(r), rows):
+            gram[row : row + rows, : row + rows] += piece[row : row + rows] @ piece[: row + rows].T
+    lower = gram.tril()
+    return lower + lower.tril(-1).T
+
+
 def _wide(r: Tensor) -> bool:
     return r.shape[0] <= r.shape[1]
 
 
 def project(gradient: Tensor, basis: Tensor) -> Tensor:
     """G − G M Mᵀ (Eq. 15): what is left of a gradient outside the basis; gradient (out, …), basis (d, k)."""
-    rows = gradient.reshape(len(gradient), -1)
+    rows, basis = gradient.reshape(len(gradient), -1), basis.to(gradient)  # which may be held in half precision
     return (rows - (rows @ basis) @ basis.T).view_as(gradient)
 
 

@@ -30,6 +30,7 @@ def fit(
                 method.net.add_head(part.classes)
         with chance(seed, "begin", lesson.index):
             method.begin(lesson)
+    method.net.in_bf16 = plan.precision == "bf16"
     weights = method.trainable()
     at = since or Standing(lesson.index, plan.schedule_for_lesson(), _copy(weights) if plan.keep == "best" else {})
     sgd = SGD(weights, plan.momentum, at.momentum)

@@ -20,6 +20,7 @@ class Plan:
     floor: Weight = 1e-5  # plateau: stop when the rate falls below
     momentum: Weight = 0.0  # of SGD
     keep: Literal["best", "last"] = "best"  # weights kept after a lesson: lowest validation loss, or the last
+    precision: Literal["float32", "bf16"] = "float32"  # in which the network computes while it learns
     train_scores: bool = False  # also score the training set after each epoch, as the papers log it
 
     def schedule_for_lesson(self) -> Schedule:

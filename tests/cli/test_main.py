@@ -42,8 +42,10 @@ def test_two_runs_of_one_seed_agree_and_two_seeds_do_not(tmp_path: Path) -> None
 
 def test_values_reach_the_method_and_the_plan(tmp_path: Path) -> None:
     words = ["--set", "mix_weight=0.3", "--set", "noise_cap=none", "--plan", "epochs=1", "--net", "mlp", "--json"]
+    words += ["--memory-budget", "20KB"]
     record = json.loads(perdure("run", "rcl", "synthetic", *words, cwd=tmp_path).stdout)
     assert record["values"]["mix_weight"] == 0.3
+    assert record["values"]["budget"] == 20_000 >= record["memory_bytes"]["bases"] > 0
     assert record["plan"]["epochs"] == 1
     assert record["network"] == "mlp"
     assert record["epochs_run"] == [1, 1, 1]
@@ -89,6 +91,9 @@ def test_show_tells_of_a_run_what_it_held(tmp_path: Path) -> None:
         (["ls", "method"], 2, "did you mean methods"),
         (["run", "rcl", "six", "--set", "radius=big"], 2, "radius takes a number ≥ 0"),
         (["run", "rcl", "six", "--set", "radius"], 2, "name=value"),
+        (["run", "gpm", "six", "--memory-budget", "nonsense"], 2, "budget takes a number of bytes (500000, 512KB"),
+        (["run", "gpm", "six", "--memory-budget", "1MB", "--set", "budget=1MB"], 2, "give it once"),
+        (["run", "ewc", "six", "--memory-budget", "1MB"], 2, "no value of method ewc 'budget'"),
         (["run", "rcl", "six", "--plan", "epochs=1.5"], 2, "whole number"),
         (["run", "rcl", "six", "--tasks", "7"], 2, "1 to 6"),
         (["run", "rcl", "six", "--probe", "fgms"], 2, "did you mean fgsm"),

@@ -2,11 +2,14 @@
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 
 from perdure.data.embedded import six
+from perdure.data.synthetic import synthetic
+from perdure.lab.checkpoint import load, save
 from perdure.methods.dfgp import DFGP
 from perdure.methods.gpm import GPM
 from perdure.methods.rcl import RCL
@@ -16,6 +19,7 @@ from perdure.nets.resnet18 import ResNet18
 from perdure.ops.shield import Shield
 from perdure.train.fit import fit
 from perdure.train.plan import Plan
+from perdure.train.watch import Learned
 from perdure.types import Batch, Stream
 
 PLAN = Plan(rate=0.05, epochs=2, batch=32, schedule="linear", keep="last")
@@ -141,3 +145,71 @@ def test_noise_stage_rewrites_small_layers_unless_capped(fresh_net: Callable[[],
     capped.begin(lesson)
     assert free.facts()["noise_ratio"]["conv1"] > 1
     assert capped.facts()["noise_ratio"] == pytest.approx(dict.fromkeys(capped.net.backbone.layers(), 0.05), rel=1e-3)
+
+
+# ── with a budget of bytes ──────────────────────────────────────────────────────────────────────────────────
+
+
+BRIEF = Plan(rate=0.05, epochs=1, batch=32, schedule="linear", keep="last")
+
+
+def taught(method: GPM, stream: Stream) -> GPM:
+    for lesson in method.lessons(stream):
+        fit(method, lesson, BRIEF, seed=1)
+    return method
+
+
+@pytest.mark.parametrize("maker", [GPM, DFGP, RCL])
+def test_a_budget_that_suffices_changes_no_bit(
+    maker: type[GPM], fresh_net: Callable[[], Network], stream: Stream
+) -> None:
+    values = {"noise_range": 0.0} if maker is RCL else {}
+    free, ample = (taught(maker(fresh_net(), budget=b, **values), stream) for b in (None, 10**9))
+    assert free.state_dict().keys() == ample.state_dict().keys()
+    assert all(torch.equal(tensor, ample.state_dict()[name]) for name, tensor in free.state_dict().items())
+    assert "budget" not in free.facts()
+    told = ample.facts()["budget"]
+    assert (told["bytes"], told["held"], told["precision"]) == (10**9, free.memory.bytes(), "float32")
+    assert told["protected"].keys() == ample.memory.sizes().keys()
+    assert min(told["protected"].values()) >= told["wanted"] - 1e-3
+
+
+def test_a_tight_budget_holds_over_three_tasks_and_says_what_it_costs(fresh_net: Callable[[], Network]) -> None:
+    method = GPM(fresh_net(), budget=60_000)
+    sizes: dict[str, tuple[int, int]] = {}
+    for lesson in method.lessons(synthetic(seed=1, tasks=3)):
+        fit(method, lesson, BRIEF, seed=1)
+        assert method.memory.bytes() <= 60_000
+        assert all(method.memory.sizes()[name][0] >= held for name, (held, _) in sizes.items())
+        sizes = method.memory.sizes()
+    told = method.facts()["budget"]
+    assert (told["precision"], told["wanted"]) == ("float16", method.threshold + 2 * method.threshold_step)
+    assert told["held"] == method.memory.bytes() > 0.98 * 60_000
+    assert 0 < min(told["protected"].values()) < told["wanted"] - 0.01
+
+
+def test_rounded_directions_still_protect(fresh_net: Callable[[], Network], stream: Stream) -> None:
+    first = GPM(fresh_net(), threshold=0.9)
+    fit(first, next(iter(first.lessons(stream))), PLAN, seed=1)
+    half = first.memory.bytes() // 2
+    method = GPM(fresh_net(), threshold=0.9, budget=half)
+    assert worst_change(method, stream) < 1e-2
+    assert method.facts()["budget"]["precision"] == "float16"
+    assert method.memory.bytes() == half  # all of the first task in half the bytes, and no room for the second
+    assert method.memory.sizes() == first.memory.sizes()
+
+
+@pytest.mark.parametrize("maker", [GPM, RCL])
+def test_what_a_budget_left_survives_saving(
+    maker: type[GPM], fresh_net: Callable[[], Network], stream: Stream, tmp_path: Path
+) -> None:
+    values = {"noise_steps": 5} if maker is RCL else {}
+    method = taught(maker(fresh_net(), budget=50_000, **values), stream)
+    save(tmp_path / "model", "digest", method, Learned())
+    again = maker(fresh_net(), budget=50_000, **values)
+    for _ in method.net.heads:
+        again.net.add_head(3)
+    load(tmp_path / "model", BRIEF).restore(again)
+    assert again.facts() == method.facts() != maker(fresh_net(), budget=50_000, **values).facts()
+    assert all(basis.dtype == torch.float16 for _, basis in again.memory.items())
+    assert all(torch.equal(basis, again.memory[name]) for name, basis in method.memory.items())

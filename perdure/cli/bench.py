@@ -1,0 +1,65 @@
+"""`perdure bench`: how fast it is here, as ratios."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from perdure.cli.guard import AsJson, guarded, notes, screen
+
+if TYPE_CHECKING:
+    from perdure.lab.bench import Growth
+
+ABOUT = {  # how each kind of ratio reads; the key's ending tells the kind
+    "_over_bare": "step ÷ the bare forward and backward passes it needs",
+    "_projected_over_plain": "projected ÷ unprojected step",
+    "_epoch_speedup": "the textbook's epoch ÷ ours",
+    "basis_update_speedup": "the textbook's update of the memory ÷ ours",
+}
+
+
+def join(app: typer.Typer) -> None:
+    app.command()(guarded(bench))
+
+
+def bench(
+    rounds: Annotated[int, typer.Option(min=1, help="Turns of each comparison; more are steadier.")] = 15,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of torch.")] = 2,
+    only: Annotated[list[str], typer.Option(help="Steps of this method only, e.g. gpm or 'rcl shared'.")] = [],  # noqa: B006
+    scaling: Annotated[bool, typer.Option("--scaling", help="How cost grows instead.")] = False,
+    textbook: Annotated[
+        Path | None, typer.Option(help="The plain implementation.", show_default="benchmarks/textbook.py of a clone")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure speed on this machine, as ratios; docs in benchmarks/README.md."""
+    from perdure.lab.bench import Bench, growths, run
+
+    how = Bench(threads, rounds, lambda line: notes.print(f"perdure bench: {line}", soft_wrap=True))
+    if scaling:
+        found = list(growths(how, only))
+        print(json.dumps([growth.plain() for growth in found])) if as_json else screen.print(_scaling(found))
+        return
+    result = run(how, textbook, only)
+    print(json.dumps(result)) if as_json else screen.print(_ratios(result))
+
+
+def _ratios(result: dict[str, Any]) -> Table:
+    table = Table(
+        "ratio", "", "what it is", title=f"AlexNet, batches of {result['batch']}, {result['threads']} threads"
+    )
+    for ending, about in ABOUT.items():
+        for name, value in result["ratios"].items():
+            if name.endswith(ending):
+                table.add_row(name, f"{value:.2f}", about)
+    return table
+
+
+def _scaling(found: "list[Growth]") -> Table:
+    table = Table("method", "against", "sizes", "what it takes", "slope", title="How cost grows")
+    for growth in found:
+        sizes = ", ".join(f"{size:g}" for size in growth.sizes)
+        table.add_row(growth.method, growth.what, sizes, growth.told(), f"{growth.slope:.2f}")
+    return table
