@@ -136,18 +136,11 @@ def _outside(representation: Tensor, old: Tensor) -> Outside:
 
 
 def _outside_by_gram(r: Tensor, old: Tensor) -> Outside:
-    """From their Gram matrix alone, C − M Mᵀ C − …: many columns are multiplied once, and then never seen again."""
-    gram = _gram(r)
-    half = gram - old @ (old.T @ gram)
-    rest = half - (half @ old) @ old.T
-    values, vectors = torch.linalg.eigh((rest + rest.T) / 2)
-
-    def directions(count: int) -> Tensor:
-        # Rounding leaves weak directions a little of the basis; a basis must not lose its right angles over many tasks.
-        found = vectors.flip(1)[:, :count]
-        return F.normalize(found - old @ (old.T @ found), dim=0)
-
-    return gram.trace(), values.flip(0).clamp_min(0), directions
+    """From their Gram matrix C alone, as the complement N of the basis sees it, NᵀCN: many columns are multiplied once
+    and never seen again, the eigenproblem shrinks as the basis grows, and what is found is at right angles to it."""
+    gram, free = _gram(r), complement(old)
+    values, vectors = torch.linalg.eigh(free.T @ gram @ free)
+    return gram.trace(), values.flip(0).clamp_min(0), lambda count: free @ vectors.flip(1)[:, :count]
 
 
 def complement(basis: Tensor) -> Tensor:
