@@ -356,6 +356,8 @@ def _memory(tasks: Sequence[int]) -> Growth:
     """What GPM holds after so many tasks; images are not among it."""
     stream = _stream(max(tasks))
     method, held = GPM(_network(), threshold=THRESHOLD), []
+    for _ in range(len(stream) - len(method.net.heads)):
+        method.net.add_head(CLASSES)
     with chance(1, "memory"):
         for task in range(max(tasks)):
             method.end(replace(_lesson(stream, 0), parts=_lesson(stream, task).parts))

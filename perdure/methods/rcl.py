@@ -179,8 +179,8 @@ class RCL(GPM):
             return self.look(batch.x, batch.task, weights, quiet), self.look(mixed_x, batch.task, weights, quiet)
         task = batch.task if isinstance(batch.task, int) else torch.cat([batch.task, batch.task])
         with apart(batch.x, mixed_x) as both:
-            look = self.look(both.joint, task, weights, quiet)
-        return look.rows(slice(len(batch))), look.rows(slice(len(batch), None))
+            look, mixed_look = self.look(both.joint, task, weights, quiet).split(len(batch))
+        return look, mixed_look
 
     def facts(self) -> dict[str, Any]:
         noise = {"noise_ratio": self.noise_ratios} if self.noise_ratios else {}

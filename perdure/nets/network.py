@@ -20,9 +20,10 @@ class Look:
     logits: Tensor  # (n, classes)
     features: Tensor  # (n, d), unit length
 
-    def rows(self, rows: slice) -> "Look":
-        """Of some of the images."""
-        return Look(self.logits[rows], self.features[rows])
+    def split(self, rows: int) -> "list[Look]":
+        """Of so many images at a time."""
+        pieces = zip(torch.split(self.logits, rows), torch.split(self.features, rows), strict=True)
+        return [Look(logits, features) for logits, features in pieces]
 
 
 class Backbone(nn.Module):

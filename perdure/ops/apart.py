@@ -29,9 +29,9 @@ class apart(TorchFunctionMode):  # noqa: N801 — reads as what it does: with ap
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        given = dict(kwargs or {})
         if func is not F.batch_norm:
-            return func(*args, **given)
+            return func(*args, **(kwargs or {}))
+        given = dict(kwargs or {})
         x, *rest = args or (given.pop("input"),)
         found = [func(part, *rest, **given) for part in x.split(self.rows)]
         return torch.cat(found) if len(found) > 1 else found[0]

@@ -63,6 +63,7 @@ def pulled(gradient: Weights, weights: Weights, anchor: Weights, fisher: Weights
     if not fisher:
         return dict(gradient)
     away = torch._foreach_sub([weights[name] for name in fisher], [anchor[name] for name in fisher])
-    own = [gradient[name] if name in gradient else torch.zeros_like(importance) for name, importance in fisher.items()]
-    sums = torch._foreach_addcmul(own, away, list(fisher.values()), value=stiffness)
-    return {**gradient, **dict(zip(fisher, sums, strict=True))}
+    for name, distance in zip(fisher, away, strict=True):  # each sum takes the place of its distance
+        own = gradient[name] if name in gradient else torch.zeros_like(distance)
+        torch.addcmul(own, distance, fisher[name], value=stiffness, out=distance)
+    return {**gradient, **dict(zip(fisher, away, strict=True))}

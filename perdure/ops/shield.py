@@ -46,9 +46,8 @@ class Shield(TorchFunctionMode):
     ) -> Any:
         given = kwargs or {}
         for place, arg in enumerate((*args, *given.values())):
-            name = self.names.get(id(arg))
-            if name is None or getattr(func, "__name__", "") == "__get__":  # asking for its shape is no use of it
-                continue
+            if (name := self.names.get(id(arg))) is None or getattr(func, "__name__", "") == "__get__":
+                continue  # asking for its shape is no use of it
             x = args[0]
             if func is F.linear and place == 1 and x.numel() // x.shape[-1] < len(arg):
                 self.met.add(name)

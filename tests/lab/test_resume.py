@@ -6,13 +6,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from perdure import registry
+from perdure import fast, registry
 from perdure.lab.checkpoint import load, read_epochs
 from perdure.lab.run import run
 from perdure.lab.spec import spec
+from perdure.nets.alexnet import AlexNet
 from perdure.train.watch import Watch
 
 METHODS = list(registry.methods)
+LOAD = registry.Entry.load
 # Enough of everything: two lessons of two epochs, four batches each, momentum and best weights in play.
 PLAN = {"epochs": 2, "momentum": 0.5, "keep": "best"}
 
@@ -109,3 +111,32 @@ def test_the_comparison_can_fail(tmp_path):
     asked, other = wanted("gpm"), spec("gpm", "synthetic", tasks=2, seed=2, plan=PLAN)
     one, two = (outcome(run(which, out=tmp_path), which.plan) for which in (asked, other))
     assert not all(torch.equal(one[0][name], two[0][name]) for name in one[0])
+
+
+class Dropping(AlexNet):
+    """Narrow, with dropout."""
+
+    def __init__(self, shape):
+        super().__init__(shape, filters=(8, 8, 8), units=(32, 32))
+
+
+@pytest.mark.parametrize("way", ["fast", "plain", "bf16"])
+def test_masks_and_fast_paths_resume_too(way, tmp_path, monkeypatch):
+    """The generator of the masks is part of what is saved; so is what it feeds, with all fast paths and with none."""
+    monkeypatch.setattr(
+        registry.Entry, "load", lambda self: Dropping if self.where.endswith(":AlexNet") else LOAD(self)
+    )
+    asked = spec(
+        "rcl",
+        "synthetic",
+        tasks=2,
+        network="alexnet",
+        plan={**PLAN, **({"precision": "bf16"} if way == "bf16" else {})},
+        values={"features": "separate"},
+    )
+    with fast.without("all" if way == "plain" else ""):
+        whole = outcome(run(asked, out=tmp_path / "whole"), asked.plan)
+        for moment in (3, 12):
+            with pytest.raises(PulledPlug):
+                run(asked, out=tmp_path / "broken", watch=Plug(moment), every=0)
+        assert same(outcome(run(asked, out=tmp_path / "broken"), asked.plan), whole)

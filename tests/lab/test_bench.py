@@ -1,0 +1,66 @@
+"""`perdure bench`: what it measures and how it says it. Times themselves are not tested: they belong to a machine."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from perdure.errors import PerdureError, UnknownName
+from perdure.lab import bench
+from perdure.lab.bench import SIZES, Bench, Growth, alternate, later, load_textbook, ratio, run
+from perdure.methods.gpm import GPM
+
+
+def test_everything_takes_its_turn_and_the_first_is_left_out() -> None:
+    seen: list[str] = []
+    times = alternate({"a": lambda: seen.append("a"), "b": lambda: seen.append("b")}, rounds=3)
+    assert "".join(seen) == "abababab"
+    assert {name: len(found) for name, found in times.items()} == {"a": 3, "b": 3}
+
+
+def test_a_ratio_is_the_median_of_the_turns() -> None:
+    assert ratio({"a": [2.0, 4.0, 90.0], "b": [1.0, 1.0, 30.0]}, "a", "b") == 3.0
+
+
+@pytest.mark.parametrize(("values", "slope"), [([1.0, 2.0, 4.0], 1.0), ([3.0, 3.0, 3.0], 0.0), ([1.0, 4.0, 16.0], 2.0)])
+def test_slopes(values: list[float], slope: float) -> None:
+    assert Growth("gpm", "size", (10, 20, 40), values, "s").slope == pytest.approx(slope)
+
+
+def test_a_later_task_has_bases_of_the_sizes_said() -> None:
+    method = later(GPM, bench._stream(2))
+    assert isinstance(method, GPM)
+    assert {layer: held for layer, (held, _) in method.memory.sizes().items()} == SIZES
+    assert [of for _, of in method.memory.sizes().values()] == [48, 576, 512, 1024, 2048]
+
+
+def test_the_work_measured_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step moves the weights, a bare pass does not; and what is asked for comes back under its name."""
+    before = torch.get_num_threads()
+    done: list[str] = []
+
+    def once(works: dict[str, bench.Work], _rounds: int, _pause: float = 0.0) -> bench.Times:
+        for name, work in works.items():
+            work()
+            done.append(name)
+        return {name: [float(place + 1)] for place, name in enumerate(works)}
+
+    monkeypatch.setattr(bench, "alternate", once)
+    found = run(Bench(threads=1, rounds=1, tell=lambda _: None), names=["gpm", "ewc"])
+    assert found["ratios"] == {"gpm_over_bare": 2.0, "gpm_projected_over_plain": 0.667, "ewc_over_bare": 2.0}
+    assert done == [
+        "bare passes of gpm",
+        "step of gpm",
+        "step of gpm, unprojected",
+        "bare passes of ewc",
+        "step of ewc",
+    ]
+    assert torch.get_num_threads() == before
+
+
+def test_wrong_names_and_a_missing_textbook_are_said(tmp_path: Path) -> None:
+    with pytest.raises(UnknownName, match="rcl shared"):
+        run(Bench(), names=["rcl"])
+    with pytest.raises(PerdureError, match="clone the repository"):
+        load_textbook(tmp_path / "textbook.py")
+    assert load_textbook().AlexNet
