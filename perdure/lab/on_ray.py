@@ -382,7 +382,8 @@ class Shift:
         except wrong.TaskCancelledError:
             yield self._end(number, "stopped", {"error": "stopped before it began"})
         except wrong.RayTaskError as error:
-            yield self._end(number, "failed", {"error": f"{_cause(error)}; is perdure installed on every node?"})
+            kind: Kind = "stopped" if self.stopping else "failed"  # interrupted before it could say so, most likely
+            yield self._end(number, kind, {"error": f"{_cause(error)}; is perdure installed on every node?"})
         except wrong.LocalRayletDiedError:  # where another try would be no better
             yield self._end(
                 number, "failed", {"error": "Ray on this machine died; start it again, and the same command goes on"}
@@ -405,7 +406,8 @@ class Shift:
                 standing.said_busy = True
                 yield Event(number, "caution", {"text": f"{outcome.facts['error']}; waiting for it"})
         else:
-            kind: Kind = "failed" if outcome.kind == "failed" else "stopped"
+            # A word to stop may come out of a library as an error of its own; one that is real is there again next time.
+            kind: Kind = "failed" if outcome.kind == "failed" and not self.stopping else "stopped"
             yield self._end(number, kind, outcome.facts)
 
     def _done(self, number: int, outcome: Outcome, files: Files) -> Event:

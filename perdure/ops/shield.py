@@ -15,7 +15,8 @@ from torch.overrides import TorchFunctionMode
 from perdure import fast
 
 Projection = Callable[[Tensor], Tensor]
-"""Rows (n, d) → their projections (n, d); linear, and the same for every row."""
+"""Rows (n, d) → their projections (n, d); linear, and the same for every row. Twice must be as good as once where a
+weight is used in several ways, for then what came out projected is projected again with the rest."""
 
 
 class Shield(TorchFunctionMode):

@@ -189,7 +189,7 @@ def test_stopped_runs_are_saved_and_go_on(cluster, tmp_path, shared):
         events.append(event)
         if event.kind == "epoch" and event.facts["epoch"] == 3:
             executor.stop()
-    assert {event.kind for event in ends(events).values()} == {"stopped"}
+    assert {event.kind for event in ends(events).values()} == {"stopped"}, [event.facts for event in events[-6:]]
     assert len(ends(events)) == len(jobs)
     said = [event.facts["error"] for event in ends(events).values()]
     assert sum("all is saved" in text for text in said) >= 1
