@@ -406,7 +406,7 @@ class Shift:
                 standing.said_busy = True
                 yield Event(number, "caution", {"text": f"{outcome.facts['error']}; waiting for it"})
         else:
-            # A word to stop may come out of a library as an error of its own; one that is real is there again next time.
+            # A word to stop may come out of a library as an error of its own; a real one is there again next time.
             kind: Kind = "failed" if outcome.kind == "failed" and not self.stopping else "stopped"
             yield self._end(number, kind, outcome.facts)
 
