@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from perdure import fast, registry
-from perdure.errors import UnknownName
+from perdure.errors import TooFewSamples, UnknownName
 from perdure.methods.dfgp import DFGP
 from perdure.methods.ewc import EWC
 from perdure.methods.gpm import GPM
@@ -314,6 +314,13 @@ def test_the_way_up_is_the_same_where_numbers_must_not_be_read(queued: bool, mon
     assert algebra.worst_nearby(weights, {}, 0.5).keys() == weights.keys()
     assert algebra.clip(slopes, 1.0)["b"].tolist() == pytest.approx([0.8])
     assert algebra.clip(slopes, 10.0)["b"].tolist() == [4.0]
+
+
+def test_one_image_is_too_few_together_as_well(fresh_net: Callable[[], Network]) -> None:
+    method = RCL(fresh_net())
+    method.net.add_head(3)
+    with pytest.raises(TooFewSamples, match="two images or more"):
+        method.gradient(Batch(torch.rand(1, 3, 32, 32), torch.tensor([0]), 0))
 
 
 def test_batches_of_one_task_or_several(fresh_net: Callable[[], Network]) -> None:

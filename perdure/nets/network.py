@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from perdure import fast
 from perdure.errors import TooFewSamples
+from perdure.ops.apart import parts
 from perdure.ops.subspace import Layer, layers_of
 from perdure.types import TaskOf
 
@@ -72,7 +73,7 @@ class Network(nn.Module):
     def forward(self, x: Tensor, task: TaskOf, quiet: bool = False) -> Look:
         """Logits of the task's own head, and features, which a `quiet` forward takes without dropout after
         convolutions. With one task per sample, rows of logits are padded with −∞ up to the largest head."""
-        if len(x) < 2 and self._needs_batch_statistics():
+        if len(parts(x)[0]) < 2 and self._needs_batch_statistics():
             raise TooFewSamples(
                 "this network normalizes with the statistics of the batch, which one image does not have; "
                 "give it two images or more at a time"
