@@ -1,16 +1,17 @@
 """Several batches in one forward that know nothing of each other."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar, Token
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
+
+from perdure.ops.interception import Interception
 
 
-class apart(TorchFunctionMode):  # noqa: N801 — reads as what it does: with apart(x, mixed) as both: net(both.joint)
+class apart(Interception):  # noqa: N801 — reads as what it does: with apart(x, mixed) as both: net(both.joint)
     """Inside, batches of one size go through a network as one, and batch norm sees each by itself.
 
     Batch norm is met wherever a network calls it. Anything else that makes one image's answer depend on another's is
@@ -22,27 +23,19 @@ class apart(TorchFunctionMode):  # noqa: N801 — reads as what it does: with ap
         self.batches, self.rows = batches, len(batches[0])
         self.joint = torch.cat(batches)
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def meet(self, func: Callable[..., Any], args: Sequence[Any], given: dict[str, Any]) -> Any:
         if func is not F.batch_norm:
-            return func(*args, **(kwargs or {}))
-        given = dict(kwargs or {})
+            return func(*args, **given)
         x, *rest = args or (given.pop("input"),)
         found = [func(part, *rest, **given) for part in x.split(self.rows)]
         return torch.cat(found) if len(found) > 1 else found[0]
 
-    def __enter__(self) -> "apart":
+    def __enter__(self) -> Self:
         self._before: Token[apart | None] = _innermost.set(self)
-        super().__enter__()  # type: ignore[no-untyped-call]
-        return self
+        return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        super().__exit__(*error)
         _innermost.reset(self._before)
 
 

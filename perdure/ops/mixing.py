@@ -1,16 +1,16 @@
 """Mixed images: who is mixed with whom, and how much."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from perdure import fast
 from perdure.ops.algebra import TINY
+from perdure.ops.interception import Interception
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def shift(share: Tensor, slope: Tensor, radius: float) -> Tensor:
     return (share + radius * slope / (length + TINY)).clamp(0, 1)
 
 
-class Mixture(TorchFunctionMode):
+class Mixture(Interception):
     """Mixed images `x`, and a forward inside which their slope along the mixing shares is cheap.
 
     The first convolution that reads them is linear, so ∂L/∂γᵢ = ⟨δᵢ, conv(x_π(i) − xᵢ)⟩, δ being the slope of L at its
@@ -49,36 +49,16 @@ class Mixture(TorchFunctionMode):
     def __init__(self, raw: Tensor, mixing: Mixing) -> None:
         super().__init__()
         self.raw, self.mixing, self.x = raw, mixing, mix(raw, mixing)
+        self.nothing_to_meet = not (self.x.requires_grad and fast.on("first"))
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        if func is F.conv2d and args and args[0] is self.x and self._may_shorten(args, kwargs):
+    def meet(self, func: Callable[..., Any], args: Sequence[Any], given: dict[str, Any]) -> Any:
+        # as `nn.Conv2d` calls it: stride, padding, dilation and groups in their places, and in numbers
+        if func is F.conv2d and len(args) == 7 and args[0] is self.x and not isinstance(args[4], str):
             _, weight, bias, *how = args
-            apart = self.raw[self.mixing.partner] - self.raw
-            given = self.mixing.share, self.x.detach(), apart, weight, bias, how
-            return _FirstConvolution.apply(*given)  # type: ignore[no-untyped-call]
-        return func(*args, **(kwargs or {}))
-
-    def _may_shorten(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> bool:
-        """Called as `nn.Conv2d` calls it: stride, padding, dilation and groups in their places, and in numbers."""
-        return not kwargs and len(args) == 7 and not isinstance(args[4], str)
-
-    # Where no slope is asked for, no call has to be looked at.
-
-    def __enter__(self) -> Self:
-        self._entered = self.x.requires_grad and fast.on("first")
-        if self._entered:
-            super().__enter__()  # type: ignore[no-untyped-call]
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        if self._entered:
-            super().__exit__(*error)  # type: ignore[no-untyped-call]
+            difference = self.raw[self.mixing.partner] - self.raw
+            wanted = self.mixing.share, self.x.detach(), difference, weight, bias, how
+            return _FirstConvolution.apply(*wanted)  # type: ignore[no-untyped-call]
+        return func(*args, **given)
 
 
 class _FirstConvolution(torch.autograd.Function):

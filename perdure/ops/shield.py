@@ -5,21 +5,21 @@ as projecting what the layer read, δᵀ(a − a M Mᵀ): for 64 images and a la
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from perdure import fast
+from perdure.ops.interception import Interception
 
 Projection = Callable[[Tensor], Tensor]
 """Rows (n, d) → their projections (n, d); linear, and the same for every row. Twice must be as good as once where a
 weight is used in several ways, for then what came out projected is projected again with the rest."""
 
 
-class Shield(TorchFunctionMode):
+class Shield(Interception):
     """While a forward runs inside, linear layers prepare for gradients of these weights that come out projected.
 
     `done` then has the names of the weights for which this holds. The others, convolutions and layers that read more
@@ -28,8 +28,9 @@ class Shield(TorchFunctionMode):
 
     def __init__(self, weights: Mapping[str, Tensor], projections: Mapping[str, Projection]) -> None:
         super().__init__()
-        given = projections if fast.on("inputs") else {}
-        self.names = {id(weights[name]): name for name in given if weights[name].ndim == 2}
+        wanted = projections if fast.on("inputs") else {}
+        self.names = {id(weights[name]): name for name in wanted if weights[name].ndim == 2}
+        self.nothing_to_meet = not self.names
         self.projections = projections
         self.met: set[str] = set()
         self.used_otherwise: set[str] = set()
@@ -38,14 +39,7 @@ class Shield(TorchFunctionMode):
     def done(self) -> frozenset[str]:
         return frozenset(self.met - self.used_otherwise)
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        given = kwargs or {}
+    def meet(self, func: Callable[..., Any], args: Sequence[Any], given: dict[str, Any]) -> Any:
         for place, arg in enumerate((*args, *given.values())):
             if (name := self.names.get(id(arg))) is None or getattr(func, "__name__", "") == "__get__":
                 continue  # asking for its shape is no use of it
@@ -55,17 +49,6 @@ class Shield(TorchFunctionMode):
                 return _Linear.apply(x, arg, _bias(args, given), self.projections[name])  # type: ignore[no-untyped-call]
             self.used_otherwise.add(name)
         return func(*args, **given)
-
-    # With nothing to shield, no call has to be looked at.
-
-    def __enter__(self) -> Self:
-        if self.names:
-            super().__enter__()  # type: ignore[no-untyped-call]
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        if self.names:
-            super().__exit__(*error)  # type: ignore[no-untyped-call]
 
 
 def _bias(args: Sequence[Any], given: Mapping[str, Any]) -> Tensor | None:
