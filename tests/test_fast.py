@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from perdure import fast, registry
 from perdure.errors import TooFewSamples, UnknownName
@@ -20,7 +21,7 @@ from perdure.nets.alexnet import AlexNet
 from perdure.nets.mlp import MLP
 from perdure.nets.network import Network
 from perdure.nets.resnet18 import ResNet18
-from perdure.ops import algebra
+from perdure.ops import algebra, uphill
 from perdure.ops.apart import apart, parts
 from perdure.ops.blocks import dropout, kept, relu_drop_pool
 from perdure.ops.losses import uniformity
@@ -123,10 +124,23 @@ def test_each_path_can_be_left_out_alone(path: str) -> None:
 # --- projecting inputs ----------------------------------------------------------------------------
 
 
+class Tied(nn.Module):
+    """A weight in a linear layer, or in two, and perhaps in something else as well."""
+
+    def __init__(self, uses: str) -> None:
+        super().__init__()
+        self.part, self.uses = nn.Linear(10, 12).double(), uses
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.part(x).tanh()
+        again = self.part(hidden[..., :10]) if "twice" in self.uses else hidden
+        return again @ self.part.weight if "product" in self.uses else again
+
+
 def shielded(layer: nn.Module, x: Tensor, weight: nn.Parameter, basis: Tensor) -> tuple[Shield, Tensor]:
     with Shield({"w": weight}, {"w": lambda rows: project(rows, basis)}) as shield:
         loss = layer(x).square().sum()
-    return shield, torch.autograd.grad(loss, weight)[0]
+    return shield, shield.grad(loss, {"w": weight})["w"]
 
 
 @pytest.mark.parametrize("shape", [(6, 10), (2, 3, 10)])
@@ -139,10 +153,10 @@ def test_a_linear_layer_with_few_rows_projects_what_it_read(shape: tuple[int, ..
     loss = layer(x).square().sum()
     raw, of_x, of_bias = torch.autograd.grad(loss, [layer.weight, x, layer.bias])
     torch.testing.assert_close(slope, project(raw, basis))
-    with Shield({"w": layer.weight}, {"w": lambda rows: project(rows, basis)}):
+    with Shield({"w": layer.weight}, {"w": lambda rows: project(rows, basis)}) as shield:
         loss = layer(x).square().sum()
-    found = torch.autograd.grad(loss, [x, layer.bias])  # these are not projected
-    torch.testing.assert_close(found, (of_x, of_bias))
+    found = shield.grad(loss, {"x": x, "bias": layer.bias})  # these are not projected
+    torch.testing.assert_close(found, {"x": of_x, "bias": of_bias})
 
 
 def test_what_is_cheaper_otherwise_is_left_to_the_caller() -> None:
@@ -152,23 +166,82 @@ def test_what_is_cheaper_otherwise_is_left_to_the_caller() -> None:
     assert (slope @ basis).abs().max() > 1e-3
 
 
-def test_a_weight_that_is_used_in_another_way_too_is_left_to_the_caller() -> None:
-    class Tied(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.part = nn.Linear(10, 12, bias=False)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.part(x) @ self.part.weight
-
-    tied, basis = Tied(), torch.linalg.qr(torch.randn(10, 4)).Q
-    shield, _ = shielded(tied, torch.randn(3, 10), tied.part.weight, basis)
-    assert not shield.done
+@pytest.mark.parametrize("uses", ["twice", "product", "twice and product"])
+def test_a_weight_that_is_used_in_several_ways_is_projected_in_all(uses: str) -> None:
+    tied, basis = Tied(uses), torch.linalg.qr(torch.randn(10, 4).double()).Q
+    x = torch.randn(3, 10, dtype=torch.float64)
+    shield, slope = shielded(tied, x, tied.part.weight, basis)
+    assert shield.done == {"w"}
+    (raw,) = torch.autograd.grad(tied(x).square().sum(), tied.part.weight)
+    torch.testing.assert_close(slope, project(raw, basis))
 
 
 def test_nothing_to_shield_costs_nothing() -> None:
     with Shield({}, {}):
         assert not torch.overrides._get_current_function_mode_stack()
+
+
+# --- climbing by factors --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("uses", ["once", "twice", "product", "twice and product"])
+@pytest.mark.parametrize("shape", [(3, 10), (2, 2, 10)])
+def test_worse_weights_are_the_same_by_factors(
+    uses: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The length of the way up, where it leads, and the gradient there."""
+    monkeypatch.setattr(uphill.Thinning, "worth", lambda *_: True)
+    torch.manual_seed(0)
+    net, x = Tied(uses), torch.randn(shape, dtype=torch.float64)
+    weights = dict(net.named_parameters())
+
+    def climb() -> tuple[uphill.Uphill, Tensor, Gradient]:
+        with uphill.Thinning(weights) as thinning:
+            loss = functional_call(net, weights, (x,)).square().sum()
+        up = thinning.grad(loss, weights)
+        near = uphill.worst_nearby(weights, up, 0.5)
+        leaves = near.leaves()
+        with near.moved(leaves):
+            there = functional_call(net, leaves, (x,)).square().sum()
+        return up, there, algebra.grad(there, leaves)
+
+    quick, quick_loss, quick_slopes = climb()
+    assert set(quick.thin) == ({"part.weight"} if "product" not in uses else set())
+    with fast.without("thin"):
+        plain, plain_loss, plain_slopes = climb()
+    assert not plain.thin
+    torch.testing.assert_close(quick.length(), plain.length())
+    torch.testing.assert_close(quick.whole(), plain.whole())
+    torch.testing.assert_close(quick_loss, plain_loss)
+    torch.testing.assert_close(quick_slopes, plain_slopes)
+
+
+@pytest.mark.parametrize("method", ["rcl", "dfgp"])
+@pytest.mark.parametrize("net", NETS)
+@pytest.mark.parametrize("variant", ["released", "paper"])
+def test_a_step_with_every_linear_layer_in_factors(
+    method: str, net: str, variant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uphill.Thinning, "worth", lambda *_: True)
+    made = METHODS[method]
+
+    def other(network: Network) -> Method:
+        found = made(network)
+        found.variant = variant  # type: ignore[assignment]
+        return found
+
+    monkeypatch.setitem(METHODS, method, other)
+    quick = gradient(method, net)
+    with fast.without("thin"):
+        plain = gradient(method, net)
+    for name, slope in plain.items():
+        torch.testing.assert_close(quick[name], slope, rtol=1e-8, atol=1e-12, msg=name)
+
+
+@pytest.mark.parametrize(("rows", "factors"), [(128, True), (512, False)])
+def test_factors_are_kept_only_where_they_are_less_work(rows: int, factors: bool) -> None:
+    weight = torch.empty(2048, 2048)
+    assert uphill.Thinning({}).worth(rows, weight) == factors
 
 
 # --- batches together -----------------------------------------------------------------------------
@@ -305,13 +378,14 @@ def test_directions_from_gram_matrices(threshold: float) -> None:
 
 @pytest.mark.parametrize("queued", [False, True])
 def test_the_way_up_is_the_same_where_numbers_must_not_be_read(queued: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(algebra, "waits", lambda _: queued)
+    for module in (algebra, uphill):
+        monkeypatch.setattr(module, "waits", lambda _: queued)
     weights = {"a": torch.ones(2), "b": torch.ones(1)}
     slopes = {"a": torch.tensor([3.0, 0.0]), "b": torch.tensor([4.0])}
-    worst = algebra.worst_nearby(weights, slopes, 0.5)
+    worst = uphill.worst_nearby(weights, uphill.Uphill(slopes, {}), 0.5).weights
     assert worst["a"].tolist() == pytest.approx([1.3, 1.0])
     assert worst["b"].tolist() == pytest.approx([1.4])
-    assert algebra.worst_nearby(weights, {}, 0.5).keys() == weights.keys()
+    assert uphill.worst_nearby(weights, uphill.Uphill({}, {}), 0.5).weights.keys() == weights.keys()
     assert algebra.clip(slopes, 1.0)["b"].tolist() == pytest.approx([0.8])
     assert algebra.clip(slopes, 10.0)["b"].tolist() == [4.0]
 

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from perdure.methods.method import Method
 from perdure.nets.network import Network
-from perdure.ops.algebra import grad
 from perdure.ops.budget import extend_within, protected
 from perdure.ops.shield import Shield
 from perdure.ops.subspace import GradientMemory, layer_inputs, representations
@@ -47,7 +46,7 @@ class GPM(Method):
         weights = self.trainable()
         with self.shield(weights) as shield:
             loss = self.loss(batch)
-        return self.project(grad(loss, weights), shield.done)
+        return self.project(shield.grad(loss, weights), shield.done)
 
     def shield(self, weights: Weights) -> Shield:
         """Inside, a forward with these weights prepares to project their gradient where that is cheaper than to

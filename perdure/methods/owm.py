@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from perdure.methods.method import Method
 from perdure.nets.network import Network
-from perdure.ops.algebra import clip, grad
+from perdure.ops.algebra import clip
 from perdure.ops.bank import Bank
 from perdure.ops.recursive import update
 from perdure.ops.shield import Shield
@@ -61,7 +61,7 @@ class OWM(Method):
             loss, inputs = self.meet(batch)
         self.see(inputs)
         self.seen += len(batch)
-        return clip(self.project(grad(loss, weights), shield.done), self.clip)
+        return clip(self.project(shield.grad(loss, weights), shield.done), self.clip)
 
     def meet(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss and the inputs of every layer, from one forward."""

@@ -14,7 +14,6 @@ from torch import Tensor
 from perdure import fast
 from perdure.methods.gpm import GPM
 from perdure.nets.network import Look, Network
-from perdure.ops.algebra import grad, worst_nearby
 from perdure.ops.apart import apart
 from perdure.ops.losses import (
     cross_entropy,
@@ -25,6 +24,7 @@ from perdure.ops.losses import (
 )
 from perdure.ops.mixing import Mixing, Mixture, draw_mixing, shift
 from perdure.ops.noise import spread_weights
+from perdure.ops.uphill import Nearby, Thinning, Uphill, worst_nearby
 from perdure.schema import Bytes, Count, Positive, Share, Variant, Weight
 from perdure.types import Batch, Gradient, Lesson, Weights
 
@@ -46,13 +46,9 @@ class Climb:
     """The worst point nearby."""
 
     loss: Tensor
-    gradient: Gradient  # uphill direction at the weights, before scaling
-    weights: Weights  # Ŵ = W + v
+    uphill: Uphill  # the gradient at the weights, before scaling
+    nearby: Nearby  # Ŵ = W + v
     mixing: Mixing  # γ̂
-
-    def leaves(self) -> Weights:
-        """Ŵ, to take a gradient there."""
-        return {name: weight.detach().requires_grad_() for name, weight in self.weights.items()}
 
 
 class RCL(GPM):
@@ -125,10 +121,10 @@ class RCL(GPM):
 
     def gradient(self, batch: Batch) -> Gradient:
         climb = self.climb(batch, self.draw(len(batch), batch.x))
-        weights = climb.leaves()
+        weights = climb.nearby.leaves()
         with self.shield(weights) as shield:
             loss = self.descent(batch, climb, weights)
-        return self.project(grad(loss, weights), shield.done)
+        return self.project(shield.grad(loss, weights), shield.done)
 
     def draw(self, n: int, like: Tensor) -> Mixing:
         return draw_mixing(n, self.concentration, like)
@@ -137,22 +133,24 @@ class RCL(GPM):
         """The worst mixture and the worst weights within the radius, from one backward pass (Eqs. 8, 12, 13, 17)."""
         weights = self.trainable()
         share = mixing.share.detach().requires_grad_()
-        losses = self.losses(batch, weights, replace(mixing, share=share), "ascent")
+        with Thinning(weights) as thinning:
+            losses = self.losses(batch, weights, replace(mixing, share=share), "ascent")
         loss = self.total(losses)
         if self.variant == "paper":  # Eq. 17 weighs the mixed loss by 1, not λ
             (share_slope,) = torch.autograd.grad(
                 losses.mixed + self.spread_weight * losses.spread, share, retain_graph=True
             )
-            uphill = grad(loss, weights)
+            uphill = thinning.grad(loss, weights)
         else:
-            uphill = grad(loss, {**weights, "mixing share": share})
-            share_slope = uphill.pop("mixing share", torch.zeros_like(share))
+            uphill = thinning.grad(loss, {**weights, "mixing share": share})
+            share_slope = uphill.full.pop("mixing share", torch.zeros_like(share))
         worst = worst_nearby(weights, uphill, self.radius)
         return Climb(loss.detach(), uphill, worst, replace(mixing, share=shift(mixing.share, share_slope, self.radius)))
 
     def descent(self, batch: Batch, climb: Climb, weights: Weights) -> Tensor:
         """The same objective at the worst point, `weights` (Eq. 14): its gradient is the robust one."""
-        return self.total(self.losses(batch, weights, climb.mixing, "descent"))
+        with climb.nearby.moved(weights):
+            return self.total(self.losses(batch, weights, climb.mixing, "descent"))
 
     def total(self, losses: Losses) -> Tensor:
         """J = L(x) + λ L(x̃) + κ L_ua."""

@@ -1,13 +1,12 @@
 """The five-layer AlexNet of the projection papers, at any width."""
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from perdure import fast
 from perdure.errors import WrongValue
 from perdure.nets.network import Backbone
-from perdure.ops.apart import apart, parts
+from perdure.ops.apart import apart, joined, parts
 from perdure.ops.blocks import dropout, relu_drop_pool
 
 KERNELS = (4, 3, 2)
@@ -63,17 +62,16 @@ class AlexNet(Backbone):
         return self._read(placed[: len(x)]), placed[len(x) :]
 
     def _start(self, x: Tensor) -> list[Tensor]:
-        """As far as there is no dropout. Batches that came together meet again after the first pooling only, lest the
+        """As far as there is no dropout. Here and below, batches that came together meet after a pooling only, lest the
         largest maps be cut and joined around their batch norm."""
         return [self.bn1(self.conv1(part)) for part in parts(x)]
 
     def _convolve(self, first: list[Tensor], drops: bool) -> Tensor:
         """On to the last convolution's maps, as rows."""
         light, heavy = (self.light, self.heavy) if drops else (0.0, 0.0)
-        maps = [relu_drop_pool(part, light) for part in first]
-        x = torch.cat(maps) if len(maps) > 1 else maps[0]
-        x = relu_drop_pool(self.bn2(self.conv2(x)), light)
-        return relu_drop_pool(self.bn3(self.conv3(x)), heavy).flatten(1)
+        x = joined(relu_drop_pool(part, light) for part in first)
+        x = joined(relu_drop_pool(self.bn2(part), light) for part in parts(self.conv2(x)))
+        return joined(relu_drop_pool(self.bn3(part), heavy) for part in parts(self.conv3(x))).flatten(1)
 
     def _place(self, maps: Tensor) -> Tensor:
         placed: Tensor = self.fc2(self._drop(F.relu(self.bn4(self.fc1(maps)))))

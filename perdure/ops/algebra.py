@@ -38,22 +38,16 @@ def ascent(gradient: Weights, radius: float) -> Gradient:
     return dict(zip(gradient, steps, strict=True))
 
 
-def worst_nearby(weights: Weights, gradient: Weights, radius: float) -> Gradient:
-    """W + ρ g/‖g‖ by value: the worst weights within the radius, to first order."""
-    if not gradient:
-        return dict(weights)
-    length = norm(gradient)
-    if waits(length):
-        return add(weights, ascent(gradient, radius))
-    return add(weights, gradient, radius / (float(length) + TINY))
-
-
-def add(weights: Weights, gradient: Weights, times: float = 1.0) -> Gradient:
+def add(weights: Weights, gradient: Weights, times: float | Tensor = 1.0) -> Gradient:
     """weights + times · gradient by value, cut off from any graph; names without a gradient stay as they are."""
     moved = dict(weights)
-    names = [name for name in gradient if name in moved]
+    if not (names := [name for name in gradient if name in moved]):
+        return moved
+    steps = [gradient[name] for name in names]
     with torch.no_grad():
-        sums = torch._foreach_add([moved[name] for name in names], [gradient[name] for name in names], alpha=times)
+        if isinstance(times, Tensor):
+            steps, times = list(torch._foreach_mul(steps, times)), 1.0
+        sums = torch._foreach_add([moved[name] for name in names], steps, alpha=times)
     moved.update(zip(names, sums, strict=True))
     return moved
 

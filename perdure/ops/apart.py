@@ -1,6 +1,6 @@
 """Several batches in one forward that know nothing of each other."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar, Token
 from typing import Any, Self
 
@@ -18,17 +18,15 @@ class apart(Interception):  # noqa: N801 — reads as what it does: with apart(x
     not: only networks without such things may be called so.
     """
 
+    function = F.batch_norm
+
     def __init__(self, *batches: Tensor) -> None:
-        super().__init__()
         self.batches, self.rows = batches, len(batches[0])
         self.joint = torch.cat(batches)
 
-    def meet(self, func: Callable[..., Any], args: Sequence[Any], given: dict[str, Any]) -> Any:
-        if func is not F.batch_norm:
-            return func(*args, **given)
+    def meet(self, call: Callable[..., Tensor], args: Sequence[Any], given: dict[str, Any]) -> Tensor:
         x, *rest = args or (given.pop("input"),)
-        found = [func(part, *rest, **given) for part in x.split(self.rows)]
-        return torch.cat(found) if len(found) > 1 else found[0]
+        return joined(call(part, *rest, **given) for part in x.split(self.rows))
 
     def __enter__(self) -> Self:
         self._before: Token[apart | None] = _innermost.set(self)
@@ -43,6 +41,15 @@ _innermost: ContextVar[apart | None] = ContextVar("innermost", default=None)
 
 
 def parts(x: Tensor) -> tuple[Tensor, ...]:
-    """The batches that were joined to `x`, for a network that treats them apart for a while; `x` alone if none were."""
+    """The batches that were joined to `x`, or what has become of them, for a network that treats them apart for a
+    while; `x` alone if none were joined."""
     within = _innermost.get()
-    return within.batches if within is not None and within.joint is x else (x,)
+    if within is None or len(x) != len(within.joint):
+        return (x,)
+    return within.batches if within.joint is x else torch.split(x, within.rows)
+
+
+def joined(pieces: Iterable[Tensor]) -> Tensor:
+    """`parts` put together again."""
+    found = list(pieces)
+    return torch.cat(found) if len(found) > 1 else found[0]

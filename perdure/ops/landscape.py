@@ -10,7 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from perdure.ops.algebra import add, dot, grad, worst_nearby
+from perdure.ops.algebra import add, dot, grad
+from perdure.ops.uphill import Uphill, worst_nearby
 from perdure.seeding import generator
 from perdure.types import Gradient, Weights
 
@@ -122,7 +123,7 @@ def worst_case_flatness(loss: Loss, weights: Weights, size: float = 0.01, steps:
 def sharpness(loss: Loss, weights: Weights, radius: float = 0.05) -> Tensor:
     """L(W + ρ g/‖g‖) − L(W), one norm over all tensors: what SAM makes small."""
     before, gradient = slope(loss, weights)
-    return height(loss, worst_nearby(weights, gradient, radius)) - before
+    return height(loss, worst_nearby(weights, Uphill(gradient, {}), radius).weights) - before
 
 
 # --- curvature ---

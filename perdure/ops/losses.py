@@ -1,6 +1,7 @@
 """Losses: of predictions, and of how features lie on the unit sphere."""
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -38,12 +39,17 @@ def uniformity(z: Tensor, temperature: float = 2.0) -> Tensor:
     -8.0
     """
     if len(z) > 2 and fast.on("pairs"):
-        squares = z.square().sum(1)
-        distances = (squares[:, None] + squares - 2 * z @ z.T)[*torch.triu_indices(len(z), len(z), 1)]
-    else:  # a single pair may be closer than the rounding of its inner product
-        distances = torch.pdist(z).square()
-    potentials = -temperature * distances
+        return _uniformity(_squared_distances(z), temperature)
+    potentials = -temperature * torch.pdist(z).square()  # a single pair may be closer than an inner product's rounding
     return potentials.logsumexp(0) - math.log(len(potentials))
+
+
+def _uniformity(distances: Tensor, temperature: float) -> Tensor:
+    """From squared distances (n, n), which have each pair twice, and everyone with themselves, which does not count."""
+    n = len(distances)
+    alone = torch.eye(n, dtype=torch.bool, device=distances.device)
+    potentials = (-temperature * distances).masked_fill(alone, -torch.inf)
+    return potentials.flatten().logsumexp(0) - math.log(n * (n - 1))
 
 
 def alignment(z: Tensor, other: Tensor, exponent: float = 2.0) -> Tensor:
@@ -53,7 +59,11 @@ def alignment(z: Tensor, other: Tensor, exponent: float = 2.0) -> Tensor:
 
 def released_uniform_alignment(z: Tensor, mixed: Tensor, temperature: float = 2.0, exponent: float = 2.0) -> Tensor:
     """Uniformity over raw and mixed features together, alignment of each image with its own mixture."""
-    return alignment(z, mixed, exponent) + uniformity(torch.cat([z, mixed]), temperature)
+    both = torch.cat([z, mixed])
+    if exponent != 2 or not fast.on("pairs"):
+        return alignment(z, mixed, exponent) + uniformity(both, temperature)
+    distances = _squared_distances(both)  # those of an image and its own mixture are among them
+    return distances.diagonal(len(z)).mean() + _uniformity(distances, temperature)
 
 
 def uniform_alignment(
@@ -62,3 +72,24 @@ def uniform_alignment(
     """Uniformity of the raw features, alignment of the mixture with both of its images (Eq. 9); partner (n,) is π."""
     pulled = alignment(z, mixed, exponent) + alignment(z[partner], mixed, exponent)
     return uniformity(z, temperature) + pulled / 2
+
+
+def _squared_distances(z: Tensor) -> Tensor:
+    """Of all rows to all rows (n, n), from their inner products."""
+    products: Tensor = _Gram.apply(z)  # type: ignore[no-untyped-call]
+    squares = products.diagonal()
+    return squares[:, None] + squares - 2 * products
+
+
+class _Gram(torch.autograd.Function):
+    """z zᵀ, which has both of its slopes from one multiplication on the way back."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor) -> Tensor:
+        ctx.save_for_backward(z)
+        return z @ z.T
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> Tensor:
+        z: Tensor = ctx.saved_tensors[0]
+        return (slope + slope.T) @ z

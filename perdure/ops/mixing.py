@@ -46,19 +46,20 @@ class Mixture(Interception):
     the images first, they have their slopes the usual way.
     """
 
+    function = F.conv2d
+
     def __init__(self, raw: Tensor, mixing: Mixing) -> None:
-        super().__init__()
         self.raw, self.mixing, self.x = raw, mixing, mix(raw, mixing)
         self.nothing_to_meet = not (self.x.requires_grad and fast.on("first"))
 
-    def meet(self, func: Callable[..., Any], args: Sequence[Any], given: dict[str, Any]) -> Any:
+    def meet(self, call: Callable[..., Tensor], args: Sequence[Any], given: dict[str, Any]) -> Any:
         # as `nn.Conv2d` calls it: stride, padding, dilation and groups in their places, and in numbers
-        if func is F.conv2d and len(args) == 7 and args[0] is self.x and not isinstance(args[4], str):
+        if len(args) == 7 and args[0] is self.x and not isinstance(args[4], str):
             _, weight, bias, *how = args
             difference = self.raw[self.mixing.partner] - self.raw
             wanted = self.mixing.share, self.x.detach(), difference, weight, bias, how
             return _FirstConvolution.apply(*wanted)  # type: ignore[no-untyped-call]
-        return func(*args, **given)
+        return call(*args, **given)
 
 
 class _FirstConvolution(torch.autograd.Function):

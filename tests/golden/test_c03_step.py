@@ -14,9 +14,10 @@ from perdure.methods import rcl
 from perdure.methods.dfgp import DFGP
 from perdure.methods.gpm import GPM
 from perdure.methods.rcl import RCL, Climb
-from perdure.ops.algebra import add, ascent, grad, norm
+from perdure.ops.algebra import add, ascent, grad
 from perdure.ops.losses import cross_entropy, released_mixed_cross_entropy
 from perdure.ops.mixing import Mixing
+from perdure.ops.uphill import Nearby, Uphill
 from perdure.types import Batch, Gradient
 
 from .golden import (
@@ -136,7 +137,7 @@ def remember(method: GPM, values: Mapping[str, Any], dtype: torch.dtype) -> None
 
 
 def descend(it: Step, climb: Climb) -> tuple[Tensor, Gradient]:
-    weights = climb.leaves()
+    weights = climb.nearby.leaves()
     loss = it.method.descent(it.batch, climb, weights)
     return loss.detach(), grad(loss, weights)
 
@@ -170,8 +171,8 @@ def test_robust_step(name: str, task: int, precision: str) -> None:
     climb = it.method.climb(it.batch, it.mixing)
     it.check("loss_ascent", climb.loss, VALUE)
     it.check("gamma_hat", climb.mixing.share, SHARE)
-    it.check_all("ascent_grad_l2", {name: slope.norm() for name, slope in climb.gradient.items()}, GRADIENT)
-    it.check("ascent_grad_global_norm", norm(climb.gradient), GRADIENT)
+    it.check_all("ascent_grad_l2", {name: slope.norm() for name, slope in climb.uphill.whole().items()}, GRADIENT)
+    it.check("ascent_grad_global_norm", climb.uphill.length(), GRADIENT)
 
     loss, raw = descend(it, climb)
     it.check("loss_descent", loss, VALUE)
@@ -212,15 +213,16 @@ def trained_labels(logits: Tensor, y: Tensor, partner_y: Tensor, share: Tensor) 
     return kept * cross_entropy(logits, y) + (1 - kept) * cross_entropy(logits, partner_y)
 
 
-def one_norm_each(weights: Mapping[str, Tensor], gradient: Mapping[str, Tensor], radius: float) -> dict[str, Tensor]:
-    return add(weights, {name: ascent({name: slope}, radius)[name] for name, slope in gradient.items()})
+def one_norm_each(weights: Mapping[str, Tensor], uphill: Uphill, radius: float) -> Nearby:
+    steps = {name: ascent({name: slope}, radius)[name] for name, slope in uphill.whole().items()}
+    return Nearby(add(weights, steps), {})
 
 
 SLIPS: dict[str, tuple[str, Callable[..., Any], str]] = {
     "label weights swapped": ("released_mixed_cross_entropy", swapped_labels, "loss_ascent"),
     "label weights not detached": ("released_mixed_cross_entropy", trained_labels, "gamma_hat"),
     "worst mixture not used": ("shift", lambda share, *_: share, "loss_descent"),
-    "worst weights not used": ("worst_nearby", lambda weights, *_: dict(weights), "loss_descent"),
+    "worst weights not used": ("worst_nearby", lambda weights, *_: Nearby(dict(weights), {}), "loss_descent"),
     "one norm per tensor": ("worst_nearby", one_norm_each, "loss_descent"),
     "alignment left out": ("released_uniform_alignment", lambda z, _: z.new_zeros(()), "loss_ascent"),
 }
