@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from perdure import fast
 from perdure.errors import WrongValue
 from perdure.nets.network import Backbone
-from perdure.ops.apart import apart, joined, parts
+from perdure.ops.apart import apart, parts
 from perdure.ops.blocks import dropout, relu_drop_pool
 
 KERNELS = (4, 3, 2)
@@ -69,9 +69,9 @@ class AlexNet(Backbone):
     def _convolve(self, first: list[Tensor], drops: bool) -> Tensor:
         """On to the last convolution's maps, as rows."""
         light, heavy = (self.light, self.heavy) if drops else (0.0, 0.0)
-        x = joined(relu_drop_pool(part, light) for part in first)
-        x = joined(relu_drop_pool(self.bn2(part), light) for part in parts(self.conv2(x)))
-        return joined(relu_drop_pool(self.bn3(part), heavy) for part in parts(self.conv3(x))).flatten(1)
+        x = relu_drop_pool(first, light)
+        x = relu_drop_pool([self.bn2(part) for part in parts(self.conv2(x))], light)
+        return relu_drop_pool([self.bn3(part) for part in parts(self.conv3(x))], heavy).flatten(1)
 
     def _place(self, maps: Tensor) -> Tensor:
         placed: Tensor = self.fc2(self._drop(F.relu(self.bn4(self.fc1(maps)))))

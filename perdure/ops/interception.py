@@ -1,10 +1,12 @@
 """Torch's own calls, met on their way: a network is changed for a while without being written for it."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, ClassVar, Self
 
+import torch
 from torch.overrides import TorchFunctionMode
 
 Call = Callable[..., Any]
@@ -59,3 +61,8 @@ def _go(func: Call, active: Sequence[Interception], *args: Any, **given: Any) ->
         if type(active[place]).function is func:
             return active[place].meet(partial(_go, func, active[:place]), args, given)
     return func(*args, **given)
+
+
+def unmet() -> AbstractContextManager[None]:
+    """Inside, nothing is met, by anyone: for parts that make many small calls, none of which is any interception's."""
+    return torch._C.DisableTorchFunction()
