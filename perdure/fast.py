@@ -20,6 +20,7 @@ PATHS = {
     "masks": "dropout masks from sixteen random bits an entry (CPU)",
     "pairs": "distances of features from their inner products",
     "gram": "new directions from a layer's Gram matrix instead of from its columns",
+    "scales": "TRGP: scale what linear layers read, not their weights, where that is less work",
     "springs": "the gradient of EWC's penalty by its formula instead of by a backward pass",
     "channels": "convolutions with the channels last in memory",
     "heap": "memory that tensors leave stays with the process and is used again (glibc, runs and benches only)",

@@ -178,8 +178,12 @@ def test_the_gradient_moves_only_what_is_trainable(name: str) -> None:
         return gradient
 
     method.gradient = spied  # type: ignore[method-assign]
-    learn(method, synthetic(seed=1, tasks=2), PLAN)
+    stream = synthetic(seed=1, tasks=2)
+    learned = learn(method, stream, PLAN)
     assert seen
+    # what it answers while it learns is counted, each image once an epoch, old ones not
+    images = len(stream.tasks[0].train) * (2 if name == "mtl" else 1)
+    assert [epoch.train and epoch.train.samples for epoch in learned.epochs] == [images] * len(learned.epochs)
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -27,6 +27,7 @@ from perdure.methods.method import Method
 from perdure.nets.alexnet import AlexNet
 from perdure.nets.network import Network
 from perdure.ops.dual import Dual, DualMemory
+from perdure.ops.tally import Running
 from perdure.seeding import chance, generator
 from perdure.train.evaluate import evaluate
 from perdure.train.sgd import SGD
@@ -215,7 +216,9 @@ def _epoch(method: Method, stream: Stream) -> Work:
 
     def work() -> None:
         method.train()
+        method.running = Running()
         for batch in lesson.batches(BATCH, generator(1, "epoch")):
+            method.running.expect(batch)
             sgd.step(method.gradient(batch), RATE)
         evaluate(method, lesson.parts[0].valid, 1)
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from perdure.errors import Damaged, PerdureError
 from perdure.lab.store import written
 from perdure.methods.method import Method
+from perdure.ops.tally import Running
 from perdure.train.evaluate import Score
 from perdure.train.plan import Plan
 from perdure.train.watch import Epoch, Learned, Standing
@@ -68,6 +69,7 @@ def save(path: Path, digest: str, method: Method, learned: Learned, standing: St
             "epoch": standing.epoch,
             "batches": standing.batches,
             "seconds": standing.seconds,
+            "running": standing.running.plain(),
             "history": [asdict(epoch) for epoch in standing.history],
             "schedule": asdict(standing.schedule),  # type: ignore[call-overload]
         }
@@ -120,9 +122,9 @@ def _saved(found: dict[str, Tensor], facts: dict[str, Any], plan: Plan) -> Saved
             setattr(schedule, name, value)
         history = [_epoch(epoch) for epoch in at["history"]]
         position = (at["epoch"], at["batches"], at["seconds"])
-        standing = Standing(
-            at["lesson"], schedule, groups["kept"], *position, history, groups["momentum"], groups["chance"]
-        )
+        tensors = (groups["momentum"], groups["chance"])
+        running = Running(**at["running"])
+        standing = Standing(at["lesson"], schedule, groups["kept"], *position, history, *tensors, running)
     return Saved(groups[METHOD], facts["remembered"], learned, standing, facts["threads"])
 
 

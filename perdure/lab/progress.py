@@ -66,9 +66,8 @@ class Bar(Watch):
     def epoch(self, epoch: Epoch) -> None:
         valid = epoch.valid
         said = f"task {epoch.lesson + 1}, epoch {epoch.epoch + 1}: loss {valid.loss:.3f}, {valid.accuracy:.1f} %"
-        trained = (
-            "" if epoch.train is None else f"; training set: loss {epoch.train.loss:.3f}, {epoch.train.accuracy:.1f} %"
-        )
+        train = epoch.train
+        trained = "" if train is None else f" ({train.loss:.3f}, {train.accuracy:.1f} % on training data)"
         self.progress.update(self.bar, completed=self.now * self.epochs + epoch.epoch + 1, note=said)
         if not self.console.is_terminal:
             self.console.print(

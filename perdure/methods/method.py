@@ -9,6 +9,7 @@ from torch.func import functional_call
 from perdure.nets.network import Look, Network
 from perdure.ops.algebra import grad
 from perdure.ops.losses import cross_entropy
+from perdure.ops.tally import Running
 from perdure.types import Batch, Gradient, Lesson, Part, Task, TaskOf, Weights
 
 Need = Literal["task-identity", "stored-data"]
@@ -28,6 +29,7 @@ class Method(nn.Module):
     def __init__(self, net: Network) -> None:
         super().__init__()
         self.net = net
+        self.running = Running()  # loss and hits on the batches being learned; the loop looks at it after each epoch
 
     # ── what a method may override ──────────────────────────────────────────────────────────────────────────
 
@@ -80,4 +82,6 @@ class Method(nn.Module):
         return look
 
     def loss(self, batch: Batch, weights: Weights | None = None) -> Tensor:
-        return cross_entropy(self.look(batch.x, batch.task, weights).logits, batch.y)
+        logits = self.look(batch.x, batch.task, weights).logits
+        self.running.see(batch, logits)
+        return cross_entropy(logits, batch.y)

@@ -162,6 +162,7 @@ class RCL(GPM):
         partner_y = batch.y[mixing.partner]
         with Mixture(batch.x, mixing) as mixture:
             look, mixed_look = self.looks(batch, mixture.x, weights, quiet)
+        self.running.see(batch, look.logits)
         of_labels = released_mixed_cross_entropy if self.variant == "released" else mixed_cross_entropy
         plain = cross_entropy(look.logits, batch.y)
         mixed = of_labels(mixed_look.logits, batch.y, partner_y, mixing.share)

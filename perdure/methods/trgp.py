@@ -11,18 +11,19 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from perdure import fast
 from perdure.methods.gpm import GPM
-from perdure.nets.network import Network
-from perdure.ops.algebra import grad
+from perdure.nets.network import Look, Network
 from perdure.ops.bank import Bank
-from perdure.ops.relation import joint_space, related, scaled
+from perdure.ops.relation import Rescaling, joint_space, related, scaled
 from perdure.ops.subspace import extend
+from perdure.ops.uphill import Factoring
 from perdure.schema import Count, Reading, Share
-from perdure.types import Gradient, Lesson, Weights
+from perdure.types import Gradient, Lesson, TaskOf, Weights
 
 
 class TRGP(GPM):
-    remembers: ClassVar[tuple[str, ...]] = ("learning",)
+    remembers: ClassVar[tuple[str, ...]] = ("learning", "linear")
 
     def __init__(
         self,
@@ -45,6 +46,7 @@ class TRGP(GPM):
         self.scales = Bank()  # "task/lesson/layer" → S (k, k), by which a learned task scales that space
         self.live = Bank(trainable=True)  # "lesson/layer" → S of the lesson at hand
         self.learning: tuple[int, ...] = ()  # the tasks of the lesson at hand
+        self.linear: tuple[str, ...] = ()  # layers whose weights nothing but linear layers read
 
     def begin(self, lesson: Lesson) -> None:
         """Choose the related lessons of every layer by the plain network's gradient; scales start as identities."""
@@ -55,7 +57,11 @@ class TRGP(GPM):
         self.eval()
         plain = super().trainable()
         layers = {layer: plain[name] for layer, name in self.net.weight_names().items()}
-        for layer, slope in grad(self.loss(lesson.sample(self.trust_samples), plain), layers).items():
+        with Factoring(layers) as factoring:
+            loss = self.loss(lesson.sample(self.trust_samples), plain)
+        found = factoring.grad(loss, layers)
+        self.linear, slopes = tuple(found.thin), found.whole()
+        for layer, slope in ((layer, slopes[layer]) for layer in layers if layer in slopes):
             spaces = {old: self.spaces[f"{old}/{layer}"] for old in range(lesson.index)}
             for old in related(slope, spaces, self.related, self.trust):
                 self.live[f"{old}/{layer}"] = slope.new_ones(spaces[old].shape[1]).diag()
@@ -65,6 +71,12 @@ class TRGP(GPM):
 
     def weights(self, task: int | None = None) -> Weights:
         """W + Σ W B (S − I) Bᵀ, with the scales of the task; the lesson's at hand for its own tasks."""
+        weights, names = super().trainable(), self.net.weight_names()
+        spaces = self.spaces_of(task)
+        return {**weights, **{names[layer]: scaled(weights[names[layer]], pairs) for layer, pairs in spaces.items()}}
+
+    def spaces_of(self, task: int | None) -> dict[str, list[tuple[Tensor, Tensor]]]:
+        """Layer → the spaces that the task uses again, each with its scale (B, S)."""
         if task is None or task in self.learning:
             scales = dict(self.live.items())
         else:
@@ -73,8 +85,18 @@ class TRGP(GPM):
         by_layer: dict[str, list[tuple[Tensor, Tensor]]] = {}
         for key, scale in scales.items():
             by_layer.setdefault(key.partition("/")[2], []).append((self.spaces[key], scale))
-        weights, names = super().trainable(), self.net.weight_names()
-        return {**weights, **{names[layer]: scaled(weights[names[layer]], pairs) for layer, pairs in by_layer.items()}}
+        return by_layer
+
+    def look(self, x: Tensor, task: TaskOf, weights: Weights | None = None, quiet: bool = False) -> Look:
+        """While it learns, with weights that change in every step, linear layers scale what they read instead."""
+        if weights is not None or not self.training or not fast.on("scales"):
+            return super().look(x, task, weights, quiet)
+        plain, names = super().trainable(), self.net.weight_names()
+        spaces = {names[layer]: pairs for layer, pairs in self.spaces_of(None).items()}
+        inputs = {names[layer]: spaces.pop(names[layer]) for layer in self.linear if names[layer] in spaces}
+        with Rescaling(plain, inputs):
+            others = {name: scaled(plain[name], pairs) for name, pairs in spaces.items()}
+            return super().look(x, task, {**plain, **others}, quiet)
 
     def project(self, gradient: Gradient, done: Container[str] = ()) -> Gradient:
         """As GPM; scales are free. The released code leaves batch norm free as well."""

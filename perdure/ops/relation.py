@@ -3,11 +3,12 @@
 A layer's weight is (out, …) and is read as (out, d); a basis is (d, k) with orthonormal columns.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from perdure.ops.linear import LinearInterception, Met
 from perdure.ops.subspace import extend
 
 
@@ -38,6 +39,24 @@ def scaled(weight: Tensor, spaces: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
         inside = rows @ basis
         total = total + (inside @ scale - inside) @ basis.T
     return total.view_as(weight)
+
+
+class Rescaling(LinearInterception):
+    """Inside, linear layers answer with `scaled` weights. Where they read fewer rows than they have outputs, what they
+    read is scaled instead: x (W + W B (S − I) Bᵀ)ᵀ = (x + x B (S − I)ᵀ Bᵀ) Wᵀ."""
+
+    def __init__(self, weights: Mapping[str, Tensor], spaces: Mapping[str, Sequence[tuple[Tensor, Tensor]]]) -> None:
+        super().__init__({name: weights[name] for name in spaces})
+        self.spaces = spaces
+
+    def answer(self, name: str, met: Met) -> Tensor:
+        if met.x.numel() // met.x.shape[-1] >= len(met.weight):
+            return met.call(met.x, scaled(met.weight, self.spaces[name]), met.bias)
+        x = met.x
+        for basis, scale in self.spaces[name]:
+            inside = met.x @ basis
+            x = x + (inside @ scale.T - inside) @ basis.T
+        return met.call(x, met.weight, met.bias)
 
 
 def joint_space(basis: Tensor, representation: Tensor, threshold: float) -> tuple[Tensor, Tensor]:

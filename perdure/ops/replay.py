@@ -20,9 +20,9 @@ Capacity = Annotated[int, Field(ge=0)]
 
 
 def join(one: Batch, other: Batch) -> Batch:
-    """Two batches as one, each sample with its own task."""
+    """Two batches as one, each sample with its own task; the other is joined to the one."""
     tasks = torch.cat([_tasks(one), _tasks(other)])
-    return Batch(torch.cat([one.x, other.x]), torch.cat([one.y, other.y]), tasks)
+    return Batch(torch.cat([one.x, other.x]), torch.cat([one.y, other.y]), tasks, joined_to=one)
 
 
 def _tasks(batch: Batch) -> Tensor:

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 
 from perdure.methods.method import Method
+from perdure.ops.tally import Tally
 from perdure.types import Split
 
 
@@ -22,14 +22,15 @@ def evaluate(method: Method, split: Split, task: int, batch: int = 64) -> Score:
     """Evaluation mode, fixed batches in fixed order: batch norm may couple the images of a batch, so the same weights
     give the same figure only on the same batches."""
     method.eval()
-    loss, hits = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.int64)
-    loss, hits = loss.to(split.y.device), hits.to(split.y.device)
-    weights = method.weights(task)
+    tally, weights = Tally(), method.weights(task)
     for x, y in split.batches(batch):
-        logits = method.look(x, task, weights).logits
-        loss += F.cross_entropy(logits, y, reduction="sum")
-        hits += (logits.argmax(1) == y).sum()
-    return Score(float(loss) / len(split), 100 * int(hits) / len(split), len(split))
+        tally.add(method.look(x, task, weights).logits, y)
+    return score(tally)
+
+
+def score(tally: Tally) -> Score:
+    """Of what was counted, one sample or more."""
+    return Score(float(tally.loss) / tally.samples, 100 * int(tally.hits) / tally.samples, tally.samples)
 
 
 def evaluate_together(method: Method, splits: Iterable[tuple[int, Split]], batch: int = 64) -> Score:

@@ -7,8 +7,9 @@ import torch
 
 from perdure.errors import Diverged
 from perdure.methods.method import Method
+from perdure.ops.tally import Running
 from perdure.seeding import chance, generator, set_generator_states
-from perdure.train.evaluate import evaluate_together
+from perdure.train.evaluate import evaluate_together, score
 from perdure.train.plan import Plan
 from perdure.train.sgd import SGD
 from perdure.train.watch import Epoch, Now, Standing, Watch
@@ -38,16 +39,20 @@ def fit(
         started = time.perf_counter() - at.seconds
         rate = at.schedule.rate
         method.train()
+        method.running = at.running
         if at.batches == 0:
             method.epoch(at.epoch, plan.epochs, rate / plan.rate)
         with chance(seed, "train", lesson.index, at.epoch):
             if at.batches:
                 set_generator_states(at.chance)
             for batch in lesson.batches(plan.batch, generator(seed, "order", lesson.index, at.epoch), at.batches):
+                at.running.expect(batch)
                 sgd.step(method.gradient(batch), rate)
                 at.batches, at.seconds = at.batches + 1, time.perf_counter() - started
                 watch.pause(Now(method, at, sgd))
-        train = evaluate_together(method, ((p.task, p.train) for p in lesson.parts)) if plan.train_scores else None
+        train = score(at.running) if at.running.samples else None
+        if plan.train_scores:
+            train = evaluate_together(method, ((p.task, p.train) for p in lesson.parts))
         valid = evaluate_together(method, ((p.task, p.valid) for p in lesson.parts))
         if not math.isfinite(valid.loss):
             raise Diverged(
@@ -57,7 +62,7 @@ def fit(
         if (best := at.schedule.see(valid.loss)) and plan.keep == "best":
             at.kept = _copy(weights)
         at.history.append(Epoch(lesson.index, at.epoch, rate, valid, train, best, time.perf_counter() - started))
-        at.epoch, at.batches, at.seconds = at.epoch + 1, 0, 0.0
+        at.epoch, at.batches, at.seconds, at.running = at.epoch + 1, 0, 0.0, Running()
         watch.epoch(at.history[-1])
         watch.pause(Now(method, at, sgd))
     if plan.keep == "best":

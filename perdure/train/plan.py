@@ -21,7 +21,7 @@ class Plan:
     momentum: Weight = 0.0  # of SGD
     keep: Literal["best", "last"] = "best"  # weights kept after a lesson: lowest validation loss, or the last
     precision: Literal["float32", "bf16"] = "float32"  # in which the network computes while it learns
-    train_scores: bool = False  # also score the training set after each epoch, as the papers log it
+    train_scores: bool = False  # score the training set after each epoch, as the papers log it, not as it is learned
 
     def schedule_for_lesson(self) -> Schedule:
         if self.schedule == "linear":

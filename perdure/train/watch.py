@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from perdure.methods.method import Method
+from perdure.ops.tally import Running
 from perdure.seeding import generator_states
 from perdure.train.evaluate import Score
 from perdure.train.plan import Plan
@@ -22,7 +23,7 @@ class Epoch:
     epoch: int
     rate: float
     valid: Score
-    train: Score | None
+    train: Score | None  # while it learned, or of the whole training set where the plan asks for it
     best: bool
     seconds: float
 
@@ -40,6 +41,7 @@ class Standing:
     history: list[Epoch] = field(default_factory=list)
     momentum: Gradient = field(default_factory=dict)
     chance: dict[str, Tensor] = field(default_factory=dict)  # states of torch's generators
+    running: Running = field(default_factory=Running)  # of this epoch
 
     def spent(self) -> float:
         """Seconds that the lesson took so far."""

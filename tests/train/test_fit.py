@@ -13,12 +13,14 @@ from perdure.methods.gpm import GPM
 from perdure.methods.rcl import RCL
 from perdure.nets.mlp import MLP
 from perdure.nets.network import Network
+from perdure.ops.replay import join
+from perdure.ops.tally import Running
 from perdure.train.evaluate import evaluate
 from perdure.train.fit import fit
 from perdure.train.learn import learn
 from perdure.train.plan import Plan
 from perdure.train.plateau import Linear, Plateau
-from perdure.types import Gradient, Lesson, Part, Split, Stream, Task, cut
+from perdure.types import Batch, Gradient, Lesson, Part, Split, Stream, Task, cut
 
 QUICK = Plan(rate=0.02, epochs=2, batch=16, schedule="linear", keep="last")
 
@@ -238,3 +240,38 @@ def test_parts_kept_apart_make_batches_of_one_task_each(stream: Stream) -> None:
     assert sum(map(len, apart)) == len(stream.tasks[0].train) + len(stream.tasks[1].train)
     together = list(Lesson(0, parts).batches(16, order))
     assert any(isinstance(batch.task, torch.Tensor) for batch in together)
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_the_training_score_is_of_the_answers_given_while_learning(asked: bool, stream: Stream) -> None:
+    """Nothing moves here, and nothing couples the images of a batch: both ways to score the training set agree."""
+    method = GPM(Network(MLP((3, 32, 32), units=(8,))))
+    task = stream.tasks[0]
+    lesson = Lesson(0, (Part(0, len(task.classes), task.train, task.valid),))
+    plan = Plan(rate=1e-30, epochs=2, batch=16, schedule="linear", keep="last", train_scores=asked)
+    looks = []
+    method.net.register_forward_pre_hook(lambda *_: looks.append(method.training))
+    history = fit(method, lesson, plan, seed=1)
+    steps = 2 * len(cut(len(task.train), 16))
+    assert sum(looks) == steps  # no forward more than it takes to learn
+    expected = evaluate(method, task.train, 0)
+    for epoch in history:
+        assert epoch.train is not None
+        assert epoch.train.loss == pytest.approx(expected.loss, rel=1e-5)
+        assert (epoch.train.accuracy, epoch.train.samples) == (expected.accuracy, expected.samples)
+
+
+def test_a_batch_counts_once_and_old_images_do_not() -> None:
+    def batch(n: int) -> Batch:
+        return Batch(torch.rand(n, 3, 8, 8), torch.zeros(n, dtype=torch.int64), 0)
+
+    running, new, old = Running(), batch(4), batch(6)
+    right = torch.tensor([[5.0, 0.0]])
+    running.see(new, right.expand(4, 2))  # not expected yet
+    running.expect(new)
+    running.see(old, right.expand(6, 2))
+    assert running.samples == 0
+    running.see(join(new, old), torch.cat([right.expand(3, 2), -right.expand(7, 2)]))
+    running.see(new, right.expand(4, 2))
+    assert (running.samples, int(running.hits)) == (4, 3)
+    assert Running(**running.plain()).plain() == running.plain()
