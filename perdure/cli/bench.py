@@ -8,9 +8,10 @@ import typer
 from rich.table import Table
 
 from perdure.cli.guard import AsJson, guarded, notes, screen
+from perdure.errors import WrongValue
 
 if TYPE_CHECKING:
-    from perdure.lab.bench import Growth
+    from perdure.lab.bench.growth import Growth
 
 ABOUT = {  # how each kind of ratio reads; the key's ending tells the kind
     "_over_bare": "step ÷ the bare forward and backward passes it needs",
@@ -29,18 +30,28 @@ def bench(
     threads: Annotated[int, typer.Option(min=1, help="Threads of torch.")] = 2,
     only: Annotated[list[str], typer.Option(help="Steps of this method only, e.g. gpm or 'rcl shared'.")] = [],  # noqa: B006
     scaling: Annotated[bool, typer.Option("--scaling", help="How cost grows instead.")] = False,
+    paths: Annotated[bool, typer.Option("--paths", help="What each fast path brings instead.")] = False,
     textbook: Annotated[
         Path | None, typer.Option(help="The plain implementation.", show_default="benchmarks/textbook.py of a clone")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure speed on this machine, as ratios; docs in benchmarks/README.md."""
-    from perdure.lab.bench import Bench, growths, run
+    from perdure.lab.bench.clock import Bench
+    from perdure.lab.bench.growth import growths
+    from perdure.lab.bench.paths import gains
+    from perdure.lab.bench.whole import run
 
     how = Bench(threads, rounds, lambda line: notes.print(f"perdure bench: {line}", soft_wrap=True))
+    if scaling and paths:
+        raise WrongValue("--scaling and --paths are two measurements; ask for one at a time")
     if scaling:
         found = list(growths(how, only))
         print(json.dumps([growth.plain() for growth in found])) if as_json else screen.print(_scaling(found))
+        return
+    if paths:
+        brought = gains(how, only)
+        print(json.dumps(brought)) if as_json else screen.print(_gains(brought))
         return
     result = run(how, textbook, only)
     print(json.dumps(result)) if as_json else screen.print(_ratios(result))
@@ -54,6 +65,13 @@ def _ratios(result: dict[str, Any]) -> Table:
         for name, value in result["ratios"].items():
             if name.endswith(ending):
                 table.add_row(name, f"{value:.2f}", about)
+    return table
+
+
+def _gains(found: "dict[str, dict[str, float]]") -> Table:
+    table = Table("without", *found, title="How many times as long a step takes without a fast path")
+    for path in next(iter(found.values())):
+        table.add_row(path, *(f"{of[path]:.2f}" for of in found.values()))
     return table
 
 

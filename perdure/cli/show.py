@@ -79,9 +79,18 @@ def run_tables(record: dict[str, Any]) -> list[Table]:
     held = Table(title="held at the end", title_justify="left", box=None, show_header=False, padding=(0, 2, 0, 0))
     for kind, size in (record["memory_bytes"] or {"nothing besides the network": 0}).items():
         held.add_row(kind, f"{size / 1e6:,.2f} MB")
+    if budget := record["facts"].get("budget"):
+        held.add_row("budget", _budget(budget))
     for caution in record["cautions"]:
         held.add_row("caution", caution)
     return [matrix(record), comparison([record]), seen, held]
+
+
+def _budget(spent: Mapping[str, Any]) -> str:
+    """What was allowed, and what it costs: how much of the last task's energy each layer's basis holds."""
+    shares = ", ".join(f"{layer} {100 * share:.1f}" for layer, share in spent["protected"].items())
+    allowed, wanted = f"{spent['bytes'] / 1e6:,.2f} MB, in {spent['precision']}", f"wanted: {100 * spent['wanted']:.1f}"
+    return f"{allowed}; of the last task's energy it protects, in %: {shares} ({wanted})"
 
 
 def benchmark_description(name: str) -> dict[str, Any]:

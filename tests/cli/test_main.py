@@ -49,6 +49,10 @@ def test_values_reach_the_method_and_the_plan(tmp_path: Path) -> None:
     assert record["plan"]["epochs"] == 1
     assert record["network"] == "mlp"
     assert record["epochs_run"] == [1, 1, 1]
+    shown = " ".join(perdure("show", record["path"], cwd=tmp_path).stdout.split())
+    least = 100 * min(record["facts"]["budget"]["protected"].values())
+    assert "0.02 MB, in float16; of the last task's energy it protects" in shown
+    assert f"{least:.1f}" in shown
 
 
 def test_demo_shows_three_methods_with_pictures(tmp_path: Path) -> None:

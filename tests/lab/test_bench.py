@@ -5,9 +5,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from perdure import fast
 from perdure.errors import PerdureError, UnknownName
-from perdure.lab import bench
-from perdure.lab.bench import SIZES, Bench, Growth, alternate, later, load_textbook, ratio, run
+from perdure.lab.bench import paths, steps
+from perdure.lab.bench.clock import Bench, Times, Work, alternate, ratio
+from perdure.lab.bench.growth import Growth
+from perdure.lab.bench.subjects import SIZES, later, small_stream
+from perdure.lab.bench.textbook import load_textbook
+from perdure.lab.bench.whole import run
 from perdure.methods.gpm import GPM
 
 
@@ -28,7 +33,7 @@ def test_slopes(values: list[float], slope: float) -> None:
 
 
 def test_a_later_task_has_bases_of_the_sizes_said() -> None:
-    method = later(GPM, bench._stream(2))
+    method = later(GPM, small_stream(2))
     assert isinstance(method, GPM)
     assert {layer: held for layer, (held, _) in method.memory.sizes().items()} == SIZES
     assert [of for _, of in method.memory.sizes().values()] == [48, 576, 512, 1024, 2048]
@@ -39,13 +44,13 @@ def test_the_work_measured_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     before = torch.get_num_threads()
     done: list[str] = []
 
-    def once(works: dict[str, bench.Work], _rounds: int, _pause: float = 0.0) -> bench.Times:
+    def once(works: dict[str, Work], _rounds: int, _pause: float = 0.0) -> Times:
         for name, work in works.items():
             work()
             done.append(name)
         return {name: [float(place + 1)] for place, name in enumerate(works)}
 
-    monkeypatch.setattr(bench, "alternate", once)
+    monkeypatch.setattr(steps, "alternate", once)
     found = run(Bench(threads=1, rounds=1, tell=lambda _: None), names=["gpm", "ewc"])
     assert found["ratios"] == {"gpm_over_bare": 2.0, "gpm_projected_over_plain": 0.667, "ewc_over_bare": 2.0}
     assert done == [
@@ -64,3 +69,16 @@ def test_wrong_names_and_a_missing_textbook_are_said(tmp_path: Path) -> None:
     with pytest.raises(PerdureError, match="clone the repository"):
         load_textbook(tmp_path / "textbook.py")
     assert load_textbook().AlexNet
+
+
+def test_paths_are_left_out_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step without its path, the whole list at the end, and none of it left switched off."""
+    off: list[frozenset[str]] = []
+    monkeypatch.setattr(paths, "later", lambda *_: None)
+    monkeypatch.setattr(paths, "step_of", lambda *_: lambda: off.append(fast.off()))
+    found = paths.gains(Bench(threads=1, rounds=1, tell=lambda _: None), names=["gpm"])
+    each = [frozenset({path}) for path in paths.IN_STEPS]
+    assert off == 2 * [frozenset(), *each, frozenset(paths.IN_STEPS)]
+    assert list(found) == ["gpm"]
+    assert list(found["gpm"]) == [*paths.IN_STEPS, "all"]
+    assert not fast.off()
