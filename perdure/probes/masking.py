@@ -13,10 +13,9 @@ couple the images of a batch, so p is approximate: a difference counts only if i
 while more than chance is left of the accuracy, for where nothing is left no attack can be said to fail.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from math import comb
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -28,59 +27,17 @@ from perdure.ops.landscape import filter_normalized
 from perdure.ops.scores import wilson
 from perdure.probes.probe import Measured, Probe, Sight, Subject, Work
 from perdure.probes.robustness import both_units
+from perdure.probes.verdicts import LEAST, RANKS, Check, Verdict, edge, verdict_of, worst
 from perdure.schema import Count
 from perdure.seeding import generator
 
-Verdict = Literal["pass", "warn", "fail"]
-RANKS: tuple[Verdict, ...] = ("pass", "warn", "fail")
-
 STRENGTHS = (1 / 255, 2 / 255, 4 / 255, 8 / 255, 16 / 255, 32 / 255, 64 / 255, 127.5 / 255)
 GRAY = 0.5  # at this strength any image can be made the same gray: nothing is left to see
-LEAST: dict[Verdict, tuple[float, float]] = {"fail": (0.01, 5.0), "warn": (0.05, 2.0)}  # p at most, points at least
 VANISHED = 1e-12  # of the gradient by the logits that a wrong answer has
 POINTS, REACH = 8, 1 / 255  # of the walk uphill; the first step is what the gradient must foretell
 TWIN = 0.05  # of each filter's length
 
 Craft = Callable[[Sight, Tensor, Tensor, torch.Generator], Tensor]
-
-
-@dataclass(frozen=True)
-class Check:
-    name: str
-    verdict: Verdict
-    value: float
-    unit: str
-    says: str
-
-
-@dataclass(frozen=True)
-class Edge:
-    """What a rival attack has over the one that is judged, on the same images."""
-
-    points: float  # percent points of accuracy that it takes in addition
-    p: float  # of seeing so many by chance, were both as strong
-
-
-def edge(judged: Tensor, rival: Tensor) -> Edge:
-    """From the right answers (n,) that each attack leaves.
-
-    >>> left, rival_left = torch.tensor([True] * 10), torch.tensor([False] * 5 + [True] * 5)
-    >>> edge(left, rival_left)
-    Edge(points=50.0, p=0.03125)
-    """
-    taken, spared = int((judged & ~rival).sum()), int((~judged & rival).sum())
-    split = taken + spared
-    tail = sum(comb(split, k) for k in range(taken, split + 1))
-    return Edge(100 * (taken - spared) / len(judged), tail / 2**split)
-
-
-def verdict_of(found: Edge, comparisons: int = 1) -> Verdict:
-    """How bad it is for the judged attack, as one of so many comparisons."""
-    for verdict in ("fail", "warn"):
-        p, points = LEAST[verdict]
-        if found.p * comparisons <= p and found.points >= points:
-            return verdict
-    return "pass"
 
 
 class Tempered:
@@ -246,15 +203,6 @@ class Masking(Probe):
             if off == 0
             else "answers differ from look to look: attacks must average over chance",
         )
-
-
-def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """The gravest of some verdicts.
-
-    >>> worst(["pass", "fail", "warn"])
-    'fail'
-    """
-    return max(verdicts, key=RANKS.index)
 
 
 # ── checks ──────────────────────────────────────────────────────────────────────────────────────────────────

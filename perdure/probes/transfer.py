@@ -13,9 +13,9 @@ from torch import Tensor
 from perdure.errors import WrongValue
 from perdure.ops.attacks import Ball, Norm, pgd, pgd_takes
 from perdure.ops.scores import wilson
-from perdure.probes.masking import edge, verdict_of
 from perdure.probes.probe import Measured, Probe, Sight, Subject, Work
 from perdure.probes.robustness import both_units, label
+from perdure.probes.verdicts import edge, verdict_of
 from perdure.schema import Count, Weight
 from perdure.seeding import generator
 from perdure.types import Task

@@ -15,8 +15,9 @@ from perdure.errors import WrongValue
 from perdure.methods.finetune import FineTune
 from perdure.nets.mlp import MLP
 from perdure.nets.network import Look, Network
-from perdure.probes.masking import Edge, Masking, Tempered, _another_seed, _Slope, _vanished, edge, verdict_of
+from perdure.probes.masking import Masking, Tempered, _another_seed, _Slope, _vanished
 from perdure.probes.probe import Measured, Meter, Subject
+from perdure.probes.verdicts import Edge, edge, verdict_of
 from perdure.report.probes import Result, room
 from perdure.seeding import chance
 from perdure.train.learn import learn

@@ -1,0 +1,61 @@
+"""Checks that pass, warn or fail, and how one attack is told to be stronger than another."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import comb
+from typing import Literal
+
+from torch import Tensor
+
+Verdict = Literal["pass", "warn", "fail"]
+RANKS: tuple[Verdict, ...] = ("pass", "warn", "fail")
+LEAST: dict[Verdict, tuple[float, float]] = {"fail": (0.01, 5.0), "warn": (0.05, 2.0)}  # p at most, points at least
+
+
+@dataclass(frozen=True)
+class Check:
+    name: str
+    verdict: Verdict
+    value: float
+    unit: str
+    says: str
+
+
+@dataclass(frozen=True)
+class Edge:
+    """What a rival attack has over the one that is judged, on the same images."""
+
+    points: float  # percent points of accuracy that it takes in addition
+    p: float  # of seeing so many by chance, were both as strong
+
+
+def edge(judged: Tensor, rival: Tensor) -> Edge:
+    """From the right answers (n,) that each attack leaves.
+
+    >>> import torch
+    >>> left, rival_left = torch.tensor([True] * 10), torch.tensor([False] * 5 + [True] * 5)
+    >>> edge(left, rival_left)
+    Edge(points=50.0, p=0.03125)
+    """
+    taken, spared = int((judged & ~rival).sum()), int((~judged & rival).sum())
+    split = taken + spared
+    tail = sum(comb(split, k) for k in range(taken, split + 1))
+    return Edge(100 * (taken - spared) / len(judged), tail / 2**split)
+
+
+def verdict_of(found: Edge, comparisons: int = 1) -> Verdict:
+    """How bad it is for the judged attack, as one of so many comparisons."""
+    for verdict in ("fail", "warn"):
+        p, points = LEAST[verdict]
+        if found.p * comparisons <= p and found.points >= points:
+            return verdict
+    return "pass"
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
+    """The gravest of some verdicts.
+
+    >>> worst(["pass", "fail", "warn"])
+    'fail'
+    """
+    return max(verdicts, key=RANKS.index)
