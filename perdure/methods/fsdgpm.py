@@ -15,11 +15,12 @@ from torch import Tensor
 from perdure.methods.gpm import GPM
 from perdure.methods.method import Need
 from perdure.nets.network import Network
-from perdure.ops.algebra import clip, grad
+from perdure.ops.algebra import clip, waits
 from perdure.ops.bank import Bank
 from perdure.ops.replay import Capacity, Reservoir, join
 from perdure.ops.soft import soft_part
 from perdure.ops.subspace import extend
+from perdure.ops.uphill import Nearby, Thin, Thinning, Uphill, total
 from perdure.schema import Count, Positive, Reading, Share, Weight
 from perdure.types import Batch, Gradient, Lesson, Weights
 
@@ -28,7 +29,7 @@ from perdure.types import Batch, Gradient, Lesson, Weights
 class Climb:
     """Points met on the way up, one per piece of the batch."""
 
-    points: list[Weights]  # fast weights
+    points: list[Nearby]  # fast weights
     losses: list[Tensor]  # of new and replayed images there
 
 
@@ -86,25 +87,50 @@ class FSDGPM(GPM):
         weights = self.trainable()
         importance = {layer: values.detach().requires_grad_() for layer, values in self.importance.items()}
         joint = join(batch, self.replay.sample(len(batch))) if self.replay.held else batch
-        loss = torch.stack(self.climb(batch, joint, weights, importance).losses).mean()
-        slopes = grad(loss, {**weights, **{f"λ {layer}": values for layer, values in importance.items()}})
+        thinning = Thinning(weights)
+        loss = torch.stack(self.climb(batch, joint, thinning, importance).losses).mean()
+        wanted = {**weights, **{f"λ {layer}": values for layer, values in importance.items()}}
+        slopes = thinning.grad(loss, wanted).whole()
         gradient = clip({name: slope for name, slope in slopes.items() if name in weights}, self.limit)
         self.learn_importance({layer: slopes[f"λ {layer}"] for layer in importance})
         if self.filling:  # each image passes by the reservoir once
             self.replay.add(batch)
         return self.project(gradient)
 
-    def climb(self, batch: Batch, joint: Batch, weights: Weights, importance: Weights) -> Climb:
-        """Up the loss of one piece of the batch after another; on later tasks only inside the remembered directions."""
-        fast, climb = dict(weights), Climb([], [])
+    def climb(self, batch: Batch, joint: Batch, thinning: Thinning, importance: Weights) -> Climb:
+        """Up the loss of one piece of the batch after another."""
+        point, climb = Nearby(self.trainable(), {}), Climb([], [])
         for piece in pieces(batch, self.pieces):
-            uphill = grad(self.loss(piece, fast), fast, create_graph=self.second_order)
-            uphill |= soft_part(uphill, dict(self.memory.items()), importance, self.net.weight_names())
-            for name, slope in uphill.items():
-                fast[name] = fast[name] + self.look_ahead * self.slowing * slope.clamp(-self.limit, self.limit)
-            climb.points.append(dict(fast))
-            climb.losses.append(self.loss(joint, fast))
+            with thinning, point.moved():
+                loss = self.loss(piece, point.weights)
+            point = self.above(point, thinning.grad(loss, point.weights, self.second_order), importance)
+            thinning.watch({name: point.weights[name] for name in point.thin})  # the others depend on the way here
+            climb.points.append(point)
+            with point.moved():
+                climb.losses.append(self.loss(joint, point.weights))
         return climb
+
+    def above(self, point: Nearby, uphill: Uphill, importance: Weights) -> Nearby:
+        """A step uphill, no entry longer than the limit; on later tasks only inside the remembered directions, along
+        each as much as it is important. Of δᵀa it is enough to have a inside."""
+        bases, names, rate = dict(self.memory.items()), self.net.weight_names(), self.look_ahead * self.slowing
+        full = uphill.full | soft_part(uphill.full, bases, importance, names)
+        inputs = {name: product.inputs for name, product in uphill.thin.items()}
+        inputs |= soft_part(inputs, bases, importance, names)
+        weights, thin = dict(point.weights), dict(point.thin)
+        for name, product in uphill.thin.items():
+            step = Thin(product.slopes, inputs[name])
+            bound = step.bound()
+            if waits(bound) or bound > self.limit:  # some entry may have to be cut
+                full[name] = step.whole()
+                continue
+            thin[name] = total([thin[name], step.times(rate)] if name in thin else [step.times(rate)])
+            weights[name] = weights[name].view_as(weights[name])  # a gradient here ends here
+        for name, slope in full.items():
+            if name in thin:
+                weights[name] = weights[name] + thin.pop(name).whole()
+            weights[name] = weights[name] + rate * slope.clamp(-self.limit, self.limit)
+        return Nearby(weights, thin)
 
     def learn_importance(self, slopes: Gradient) -> None:
         """A step of SGD with momentum, down the same loss, then through a sigmoid."""

@@ -77,6 +77,9 @@ class Method(nn.Module):
 
     def look(self, x: Tensor, task: TaskOf, weights: Weights | None = None, quiet: bool = False) -> Look:
         """One forward, with any weights: logits and unit-length features."""
+        if weights is None and type(self).weights is Method.weights:
+            found: Look = self.net(x, task, quiet)  # they are where they belong
+            return found
         own = self.weights(task if isinstance(task, int) else None) if weights is None else weights
         look: Look = functional_call(self.net, dict(own), (x, task, quiet))
         return look

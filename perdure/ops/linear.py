@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -30,8 +30,13 @@ class LinearInterception(Interception):
     function = F.linear
 
     def __init__(self, weights: Mapping[str, Tensor]) -> None:
+        self.watch(weights)
+
+    def watch(self, weights: Mapping[str, Tensor]) -> Self:
+        """Meet these from now on."""
         self.names = {id(weight): name for name, weight in weights.items() if weight.ndim == 2}
         self.nothing_to_meet = not self.names
+        return self
 
     def worth(self, rows: int, weight: Tensor) -> bool:  # noqa: ARG002
         """Whether to meet a layer that reads so many rows with a weight (out, in)."""
@@ -73,6 +78,8 @@ class _Keeping(torch.autograd.Function):
         slope = slope.to(weight)  # a forward in half precision sends back what it sent
         slopes = slope.reshape(-1, slope.shape[-1])
         if ctx.needs_input_grad[1]:
-            ctx.keep(slopes.detach(), x.detach().reshape(-1, x.shape[-1]).to(weight))
+            rows = x.reshape(-1, x.shape[-1]).to(weight)
+            again = torch.is_grad_enabled()  # the gradient is going to be derived again
+            ctx.keep(slopes if again else slopes.detach(), rows if again else rows.detach())
         of_x = (slope @ weight).to(x) if ctx.needs_input_grad[0] else None
         return of_x, None, slopes.sum(0) if ctx.needs_input_grad[2] else None, None

@@ -6,8 +6,9 @@ answers x Wᵀ + c (x aᵀ) δ. For 128 images and 2048 × 2048 weights that is 
 it spares measuring the product and adding it to W.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -28,9 +29,24 @@ class Thin:
     def whole(self) -> Tensor:
         return self.slopes.T @ self.inputs
 
+    def times(self, factor: float | Tensor) -> "Thin":
+        return Thin(self.slopes * factor, self.inputs)
+
+    def bound(self) -> Tensor:
+        """No entry of δᵀa is larger: each is an inner product of two columns."""
+        columns = (torch.linalg.vector_norm(factor.detach(), dim=0).max() for factor in (self.slopes, self.inputs))
+        return torch.stack(list(columns)).prod()
+
     def length(self) -> Tensor:
         """‖δᵀa‖."""
         return ((self.slopes @ self.slopes.T) * (self.inputs @ self.inputs.T)).sum().clamp_min(0).sqrt()
+
+
+def total(products: Sequence[Thin]) -> Thin:
+    """Their sum, one below the other."""
+    if len(products) == 1:
+        return products[0]
+    return Thin(torch.cat([each.slopes for each in products]), torch.cat([each.inputs for each in products]))
 
 
 @dataclass(frozen=True)
@@ -58,8 +74,12 @@ class Nearby:
         """To take a gradient there, of a forward inside `moved`."""
         return {name: weight.detach().requires_grad_() for name, weight in self.weights.items()}
 
-    def moved(self, leaves: Weights) -> "Moved":
-        return Moved(leaves, self.thin)
+    def moved(self, leaves: Weights | None = None) -> "Moved":
+        """Inside, a forward with these weights, or with leaves made of them, is one with the moved weights."""
+        return Moved(self.weights if leaves is None else leaves, self.thin)
+
+    def whole(self) -> Gradient:
+        return {**self.weights, **{name: self.weights[name] + step.whole() for name, step in self.thin.items()}}
 
 
 def worst_nearby(weights: Weights, uphill: Uphill, radius: float) -> Nearby:
@@ -68,7 +88,7 @@ def worst_nearby(weights: Weights, uphill: Uphill, radius: float) -> Nearby:
         return Nearby(dict(weights), {})
     length = uphill.length()
     reach = radius / (length + TINY) if waits(length) else radius / (float(length) + TINY)
-    thin = {name: Thin(product.slopes * reach, product.inputs) for name, product in uphill.thin.items()}
+    thin = {name: product.times(reach) for name, product in uphill.thin.items()}
     return Nearby(add(weights, uphill.full, reach), thin)
 
 
@@ -85,24 +105,23 @@ class Factoring(LinearInterception):
 
         return keeping(keep, met)
 
-    def grad(self, loss: Tensor, weights: Weights) -> Uphill:
+    def grad(self, loss: Tensor, weights: Weights, create_graph: bool = False) -> Uphill:
         """∂loss/∂weights. A weight that has a gradient in other ways, too, has all of it written out."""
         self.kept.clear()
-        full, thin = grad(loss, weights), {}
+        full, thin = grad(loss, weights, create_graph), {}
         for name, kept in self.kept.items():
-            product = Thin(torch.cat([each.slopes for each in kept]), torch.cat([each.inputs for each in kept]))
             if name in full:
-                full[name] = full[name] + product.whole()
+                full[name] = full[name] + total(kept).whole()
             else:
-                thin[name] = product
+                thin[name] = total(kept)
         return Uphill(full, thin)
 
 
 class Thinning(Factoring):
     """The same, where it is less work for a climb."""
 
-    def __init__(self, weights: Mapping[str, Tensor]) -> None:
-        super().__init__(weights if fast.on("thin") else {})
+    def watch(self, weights: Mapping[str, Tensor]) -> Self:
+        return super().watch(weights if fast.on("thin") else {})
 
     def worth(self, rows: int, weight: Tensor) -> bool:
         """Four thin multiplications, two forward and two back, against one that is not."""

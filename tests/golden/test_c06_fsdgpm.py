@@ -154,7 +154,7 @@ class Step:
             attached = method.attached
             gradient = method.gradient(self.batches[number - 1])
         changes = {
-            f"fast_delta{place}": {name: value - before[name] for name, value in point.items()}
+            f"fast_delta{place}": {name: value - before[name] for name, value in point.whole().items()}
             for place, point in enumerate(climbs[0].points, 1)
         }
         for name, parameter in method.trainable().items():

@@ -19,7 +19,7 @@ from perdure.methods.gpm import GPM
 def test_everything_takes_its_turn_and_the_first_is_left_out() -> None:
     seen: list[str] = []
     times = alternate({"a": lambda: seen.append("a"), "b": lambda: seen.append("b")}, rounds=3)
-    assert "".join(seen) == "abababab"
+    assert "".join(seen) == "abbaabba"
     assert {name: len(found) for name, found in times.items()} == {"a": 3, "b": 3}
 
 

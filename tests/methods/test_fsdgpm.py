@@ -12,6 +12,7 @@ from perdure.nets.mlp import MLP
 from perdure.nets.network import Network
 from perdure.ops.algebra import grad, norm
 from perdure.ops.subspace import extend
+from perdure.ops.uphill import Thinning
 from perdure.train.fit import fit
 from perdure.train.plan import Plan
 from perdure.types import Batch, Lesson, Stream
@@ -34,7 +35,7 @@ def second_task(method: FSDGPM, stream: Stream) -> Batch:
 def climbed(method: FSDGPM, batch: Batch) -> dict[str, Tensor]:
     """How far the first piece takes each weight uphill."""
     weights = method.trainable()
-    point = method.climb(batch, batch, weights, dict(method.importance.items())).points[0]
+    point = method.climb(batch, batch, Thinning(weights), dict(method.importance.items())).points[0].whole()
     return {name: (point[name] - weight).detach() for name, weight in weights.items()}
 
 

@@ -23,13 +23,14 @@ Times = dict[str, list[float]]  # name → seconds, by turn
 
 
 def alternate(works: Mapping[str, Work], rounds: int, pause: float = 0.0) -> Times:
-    """Everything in turns, so that a machine's ups and downs meet all alike. The first turn warms up.
+    """Everything in turns, there and back again, so that a machine's ups and downs meet all alike, and so does what one
+    leaves to the next. The first turn warms up.
 
     A `pause` lets the threads of another library, which wait in circles for a while, come to rest.
     """
     times: Times = {name: [] for name in works}
     for turn in range(rounds + 1):
-        for name, work in works.items():
+        for name, work in list(works.items())[:: -1 if turn % 2 else 1]:
             time.sleep(pause)
             started = time.perf_counter()
             work()

@@ -14,6 +14,8 @@ PASSES: dict[str, Sequence[Pass]] = {  # what a step must compute; methods not n
     "rcl separate": [(2 * BATCH, True)] * 2,
 }
 
+LONGEST = 4 * BATCH  # images that the passes of the longest steps have
+
 
 def steps(bench: Bench, names: Sequence[str] = ()) -> tuple[dict[str, float], Times]:
     """Every method's step ÷ the bare passes it needs, and projected ÷ unprojected steps."""
@@ -23,13 +25,12 @@ def steps(bench: Bench, names: Sequence[str] = ()) -> tuple[dict[str, float], Ti
     for name, maker in known(names).items():
         bench.tell(f"steps of {name}")
         bare, step = f"bare passes of {name}", f"step of {name}"
-        works = {
-            bare: bare_passes(stream, PASSES.get(name, [(BATCH, False)])),
-            step: step_of(later(maker, stream), stream),
-        }
+        passes = PASSES.get(name, [(BATCH, False)])
+        works = {bare: bare_passes(stream, passes), step: step_of(later(maker, stream), stream)}
         if name in ("gpm", "rcl shared"):
             works[f"{step}, unprojected"] = step_of(first(maker, stream), stream)
-        times = alternate(works, bench.rounds)
+        shorter = max(LONGEST // sum(images for images, _ in passes), 1)  # short steps take more turns
+        times = alternate(works, bench.rounds * shorter)
         found[f"{key(name)}_over_bare"] = ratio(times, step, bare)
         if f"{step}, unprojected" in works:
             found[f"{name.split()[0]}_projected_over_plain"] = ratio(times, step, f"{step}, unprojected")
