@@ -93,7 +93,7 @@ class OWM(Method):
             r = self.patches(inputs[name].mean(0, keepdim=True), layer)
             old = self.projectors.get(name)
             old = torch.eye(len(r), dtype=torch.float64, device=r.device) if old is None else old
-            self.projectors[name] = update(old, r, self.regularizer * decays[name] ** done)
+            self.projectors[name] = update(old, r, self.regularizer * decays[name] ** done, out=old)
 
     def project(self, gradient: Gradient, done: Container[str] = ()) -> Gradient:
         """G ← G P, where it is not `done` yet. Heads are free. Biases and batch norm, which no projector protects, move

@@ -63,7 +63,7 @@ def test_the_regularizer_falls_with_the_share_of_the_lesson(
 ) -> None:
     met: list[float] = []
 
-    def spy(projector: Tensor, inputs: Tensor, regularizer: float) -> Tensor:  # noqa: ARG001
+    def spy(projector: Tensor, inputs: Tensor, regularizer: float, out: Tensor) -> Tensor:  # noqa: ARG001
         met.append(regularizer)
         return projector
 
