@@ -92,7 +92,8 @@ class TRGP(GPM):
         if weights is not None or not self.training or not fast.on("scales"):
             return super().look(x, task, weights, quiet)
         plain, names = super().trainable(), self.net.weight_names()
-        spaces = {names[layer]: pairs for layer, pairs in self.spaces_of(None).items()}
+        own = self.spaces_of(task if isinstance(task, int) else None)
+        spaces = {names[layer]: pairs for layer, pairs in own.items()}
         inputs = {names[layer]: spaces.pop(names[layer]) for layer in self.linear if names[layer] in spaces}
         with Rescaling(plain, inputs):
             others = {name: scaled(plain[name], pairs) for name, pairs in spaces.items()}
