@@ -450,7 +450,7 @@ def test_batches_of_one_task_or_several(fresh_net: Callable[[], Network]) -> Non
 
 @pytest.mark.parametrize("name", sorted(registry.methods))
 def test_half_precision_gives_nearly_the_same_gradient(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a later task, with whatever can be kept in factors. Forwards compute with eight bits, so single entries differ;
+    """Of a later task, with whatever can be kept in factors. Forwards compute with eight bits, so entries differ;
     the direction as a whole hardly does. Methods that climb before they descend amplify the difference."""
     monkeypatch.setattr(uphill.Thinning, "worth", lambda *_: True)
     found = []

@@ -80,16 +80,15 @@ def test_the_best_weights_are_restored_or_the_last_kept(fresh_net: Callable[[], 
     assert scores["last"] > scores["best"]
 
 
-@pytest.mark.parametrize("maker", [FineTune, GPM, RCL])
-def test_same_seed_same_bits(maker: type[FineTune], fresh_net: Callable[[], Network]) -> None:
+def test_chance_outside_changes_nothing_inside(fresh_net: Callable[[], Network]) -> None:
     def outcome(seed: int) -> dict[str, torch.Tensor]:
-        method = maker(fresh_net())
+        method = GPM(fresh_net())
         learn(method, synthetic(seed=1, tasks=2), QUICK, seed)
         return method.state_dict()
 
     torch.manual_seed(1)
     one = outcome(3)
-    torch.manual_seed(2)  # what chance does outside changes nothing inside
+    torch.manual_seed(2)
     before = torch.get_rng_state()
     two, three = outcome(3), outcome(4)
     assert torch.equal(before, torch.get_rng_state())
