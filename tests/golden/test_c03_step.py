@@ -1,6 +1,6 @@
 """c03: one whole training step of GPM, DFGP and RCL, on the first task and on a later one."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from perdure import fast
 from perdure.methods import rcl
 from perdure.methods.dfgp import DFGP
 from perdure.methods.gpm import GPM
@@ -42,14 +41,6 @@ from .golden import (
     stream,
     tensor,
 )
-
-
-@pytest.fixture(autouse=True, params=["fast", "plain"])
-def way(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Every case with all fast paths, and with none."""
-    with fast.without("all" if request.param == "plain" else ""):
-        yield
-
 
 ROBUST = [("rcl_alexnet", 1), ("rcl_alexnet", 2), ("dfgp_alexnet", 1), ("dfgp_alexnet", 2)]
 ROBUST += [("rcl_resnet18_32", 1), ("rcl_resnet18_32", 2), ("rcl_resnet18_84", 2)]

@@ -1,7 +1,7 @@
 """c09: two steps of OWM on its own network, whose last layer stands for the head and is projected, too."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from perdure import fast
 from perdure.methods.owm import OWM
 from perdure.nets.network import Backbone, Network
 from perdure.ops.algebra import grad, norm
@@ -17,14 +16,6 @@ from perdure.ops.recursive import update
 from perdure.types import Batch, Lesson, Part, Split
 
 from .golden import CHANGE, CLEARLY, DTYPES, GRADIENT, OWN_FOLDER, RECIPE, VALUE, Case, draw, stream, tensor, weight
-
-
-@pytest.fixture(autouse=True, params=["fast", "plain"])
-def way(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Every case with all fast paths, and with none."""
-    with fast.without("all" if request.param == "plain" else ""):
-        yield
-
 
 SIZES = RECIPE["c09"]
 SHAPES = {"c1": (64, 3, 2, 2), "c2": (128, 64, 2, 2), "c3": (256, 128, 2, 2)}

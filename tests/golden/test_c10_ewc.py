@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from perdure import fast
 from perdure.methods.ewc import EWC
 from perdure.nets.mlp import MLP
 from perdure.nets.network import Network
@@ -18,14 +17,6 @@ from perdure.ops.fisher import diagonal_fisher, merge, quadratic_penalty
 from perdure.types import Batch, Lesson, Part, Split
 
 from .golden import CLEARLY, DTYPES, GRADIENT, RECIPE, VALUE, Bound, Case, draw, stream, tensor, weight
-
-
-@pytest.fixture(autouse=True, params=["fast", "plain"])
-def way(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Every case with all fast paths, and with none."""
-    with fast.without("all" if request.param == "plain" else ""):
-        yield
-
 
 SIZES = RECIPE["c10"]
 INPUTS, UNITS, CLASSES = SIZES["ewc_sizes"]
