@@ -20,11 +20,14 @@ def gains(bench: Bench, names: Sequence[str] = ()) -> dict[str, dict[str, float]
     with with_threads(bench.threads), chance(1, "bench"):
         for name, maker in known(names or ("gpm", "rcl shared", "rcl separate")).items():
             bench.tell(f"steps of {name} without one path and another")
-            works = {"none": _without((), maker)}
-            works |= {path: _without((path,), maker) for path in IN_STEPS} | {"all": _without(IN_STEPS, maker)}
-            times = alternate(works, bench.rounds)
-            found[key(name)] = {path: round(ratio(times, path, "none"), 3) for path in works if path != "none"}
+            left_out = {path: [path] for path in IN_STEPS} | {"all": IN_STEPS}
+            found[key(name)] = {what: _gain(bench, maker, paths) for what, paths in left_out.items()}
     return found
+
+
+def _gain(bench: Bench, maker: Maker, paths: Sequence[str]) -> float:
+    times = alternate({"with": _without((), maker), "without": _without(paths, maker)}, bench.rounds)
+    return round(ratio(times, "without", "with"), 3)
 
 
 def _without(paths: Sequence[str], maker: Maker) -> Work:
