@@ -14,7 +14,7 @@ PASSES: dict[str, Sequence[Pass]] = {  # what a step must compute; methods not n
     "rcl separate": [(2 * BATCH, True)] * 2,
 }
 
-LONGEST = 4 * BATCH  # images that the passes of the longest steps have
+IMAGES = 8 * BATCH  # that the passes of a turn have, more or less: short steps take more turns
 
 
 def steps(bench: Bench, names: Sequence[str] = ()) -> tuple[dict[str, float], Times]:
@@ -29,8 +29,7 @@ def steps(bench: Bench, names: Sequence[str] = ()) -> tuple[dict[str, float], Ti
         works = {bare: bare_passes(stream, passes), step: step_of(later(maker, stream), stream)}
         if name in ("gpm", "rcl shared"):
             works[f"{step}, unprojected"] = step_of(first(maker, stream), stream)
-        shorter = max(LONGEST // sum(images for images, _ in passes), 1)  # short steps take more turns
-        times = alternate(works, bench.rounds * shorter)
+        times = alternate(works, bench.rounds * max(IMAGES // sum(images for images, _ in passes), 1))
         found[f"{key(name)}_over_bare"] = ratio(times, step, bare)
         if f"{step}, unprojected" in works:
             found[f"{name.split()[0]}_projected_over_plain"] = ratio(times, step, f"{step}, unprojected")
