@@ -12,7 +12,7 @@ from perdure.errors import UnknownName
 
 PATHS = {
     "inputs": "linear layers: project what the layer read, not its gradient, where that is less work",
-    "thin": "RCL, DFGP: linear layers climb to worse weights by two thin factors, which are never multiplied",
+    "thin": "RCL, DFGP, FS-DGPM: linear layers climb to worse weights by two thin factors, which are not multiplied",
     "together": "raw and mixed images in one forward, with their batch statistics kept apart",
     "first": "the slope along mixing shares from the first convolution's output, not from its input",
     "prefix": "features without convolution dropout share everything before the first dropout with the logits",
