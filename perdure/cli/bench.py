@@ -1,6 +1,7 @@
 """`perdure bench`: how fast it is here, as ratios."""
 
 import json
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -8,7 +9,7 @@ import typer
 from rich.table import Table
 
 from perdure.cli.guard import AsJson, guarded, notes, screen
-from perdure.errors import WrongValue
+from perdure.errors import Stopped, WrongValue
 
 if TYPE_CHECKING:
     from perdure.lab.bench.growth import Growth
@@ -45,16 +46,20 @@ def bench(
     how = Bench(threads, rounds, lambda line: notes.print(f"perdure bench: {line}", soft_wrap=True))
     if scaling and paths:
         raise WrongValue("--scaling and --paths are two measurements; ask for one at a time")
-    if scaling:
-        found = list(growths(how, only))
-        print(json.dumps([growth.plain() for growth in found])) if as_json else screen.print(_scaling(found))
-        return
-    if paths:
-        brought = gains(how, only)
-        print(json.dumps(brought)) if as_json else screen.print(_gains(brought))
-        return
-    result = run(how, textbook, only)
-    print(json.dumps(result)) if as_json else screen.print(_ratios(result))
+    data: object
+    try:
+        if scaling:
+            found = list(growths(how, only))
+            data, table = [growth.plain() for growth in found], _scaling(found)
+        elif paths:
+            data = brought = gains(how, only)
+            table = _gains(brought)
+        else:
+            data = result = run(how, textbook, only)
+            table = _ratios(result)
+    except KeyboardInterrupt:
+        raise Stopped("stopped; times are only worth something together, so nothing was kept", signal.SIGINT) from None
+    print(json.dumps(data)) if as_json else screen.print(table)
 
 
 def _ratios(result: dict[str, Any]) -> Table:

@@ -45,7 +45,7 @@ def guarded(action: Callable[P, None]) -> Callable[P, None]:
             complain(error)
             raise typer.Exit(error.exit_code) from None
         except KeyboardInterrupt:
-            notes.print("perdure: stopped; what was finished is in its place, and the same command goes on from there")
+            complain("stopped; what was finished is in its place, and the same command goes on from there")
             raise typer.Exit(130) from None
         except BrokenPipeError:  # the reader went away, e.g. `perdure ls | head`
             sys.stderr.close()
@@ -54,5 +54,5 @@ def guarded(action: Callable[P, None]) -> Callable[P, None]:
     return run
 
 
-def complain(error: PerdureError) -> None:
+def complain(error: PerdureError | str) -> None:
     notes.print(f"perdure: {error}", markup=False, soft_wrap=True)

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from perdure import fast
+from perdure.cli.main import app
 from perdure.errors import PerdureError, UnknownName
 from perdure.lab.bench import paths, steps
 from perdure.lab.bench.clock import Bench, Times, Work, alternate, ratio
@@ -82,3 +84,15 @@ def test_paths_are_left_out_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(found) == ["gpm"]
     assert list(found["gpm"]) == [*paths.IN_STEPS, "all"]
     assert not fast.off()
+
+
+def test_stopped_it_does_not_promise_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("perdure.lab.bench.whole.run", interrupted)
+    done = CliRunner().invoke(app, ["bench"])
+    assert done.exit_code == 130
+    assert done.stderr.splitlines() == [
+        "perdure: stopped; times are only worth something together, so nothing was kept"
+    ]
