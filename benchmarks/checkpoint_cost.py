@@ -22,7 +22,7 @@ from perdure.nets.alexnet import AlexNet
 from perdure.nets.network import Network
 from perdure.ops.subspace import GradientMemory
 from perdure.train.plateau import Plateau
-from perdure.train.watch import Learned, Standing
+from perdure.train.state import FitState, Learned
 from perdure.types import Lesson, Part, Split
 
 IMAGES, BATCH = 4750, 64
@@ -59,7 +59,7 @@ def epoch(method: Method, lesson: Lesson) -> float:
 def write(method: Method, folder: Path) -> tuple[float, int]:
     """Seconds and bytes of one checkpoint."""
     kept = {name: weight.detach().clone() for name, weight in method.trainable().items()}
-    standing = Standing(2, Plateau(0.01, 2, 6, 1e-5), kept)
+    standing = FitState(2, Plateau(0.01, 2, 6, 1e-5), kept)
     path = folder / "checkpoint.safetensors"
     started = time.perf_counter()
     save(path, "0" * 16, method, Learned(), standing)

@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.table import Table
 
 from perdure.data.embedded import six
-from perdure.lab.opening import build
+from perdure.lab.build import build
 from perdure.lab.spec import spec
-from perdure.ops.scores import backward_transfer
+from perdure.ops.metrics import backward_transfer
 from perdure.probes.probe import Subject
 from perdure.probes.robustness import FGSM
 from perdure.train.learn import learn

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
-from perdure.lab import shelf, store
+from perdure.lab import index, store
 
 METHODS = ("finetune", "ewc", "er", "agem", "owm", "gpm", "trgp", "fsdgpm", "dfgp", "rcl")
 TASKS = 10
@@ -76,18 +76,18 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "runs"
         print(f"{args.runs} runs made in {timed(lambda: fill(root, args.runs)):.1f} s")
-        assert listing(root) == len(shelf.runs(root)) == args.runs
-        for what, action in (("shelf.runs", lambda: shelf.runs(root)), ("perdure ls runs", lambda: listing(root))):
+        assert listing(root) == len(index.runs(root)) == args.runs
+        for what, action in (("index.runs", lambda: index.runs(root)), ("perdure ls runs", lambda: listing(root))):
             first, later = [], []
             for _ in range(args.repeats):
-                (root / shelf.INDEX).unlink()
+                (root / index.INDEX).unlink()
                 first.append(timed(action))
                 later.append(timed(action))
             print(
                 f"{what:16} first {statistics.median(first):.2f} s, later {statistics.median(later):.3f} s "
                 f"(medians of {args.repeats}; slowest later {max(later):.3f} s)"
             )
-        print(f"the index has {(root / shelf.INDEX).stat().st_size / 2**20:.1f} MB")
+        print(f"the index has {(root / index.INDEX).stat().st_size / 2**20:.1f} MB")
 
 
 if __name__ == "__main__":

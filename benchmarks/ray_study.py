@@ -29,8 +29,8 @@ import torch
 from ray.cluster_utils import Cluster
 
 from perdure.lab.checkpoint import load
-from perdure.lab.job import Event, Job
-from perdure.lab.on_ray import RayExecutor
+from perdure.lab.execute.job import Event, Job
+from perdure.lab.execute.ray import RayExecutor
 from perdure.lab.run import run
 from perdure.lab.spec import RunSpec, spec
 

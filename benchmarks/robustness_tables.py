@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import correlation, fmean
 from typing import Any
 
-from perdure.lab.grid import read, specs
+from perdure.lab.study_file import read, specs
 from perdure.lab.survey import survey
 from perdure.report.stats import headlines, paired
 

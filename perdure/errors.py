@@ -1,17 +1,17 @@
 """Every error that perdure raises on purpose. Each says what to do next.
 
 PerdureError
-├── AskedWrongly          the request itself is wrong                       (exit code 2)
+├── UsageError          the request itself is wrong                       (exit code 2)
 │   ├── UnknownName       no method, network, benchmark … of that name
 │   └── WrongValue        a value that is not allowed
 ├── BadData               images or labels that cannot be learned from      (exit code 1)
 │   └── MissingFile       a file that should be there is not
-├── NotFetched            a file could not be had from the network          (exit code 1)
+├── DownloadError            a file could not be had from the network          (exit code 1)
 ├── TooFewSamples         batch statistics need two samples                 (exit code 1)
 ├── Diverged              the loss is no longer a number                    (exit code 1)
-├── Damaged               a record or a checkpoint that is not whole        (exit code 1)
-├── Busy                  another process is at work on this run            (exit code 1)
-└── Stopped               by Ctrl-C or SIGTERM, with all work saved         (exit code 130 or 143)
+├── CorruptFile               a record or a checkpoint that is not whole        (exit code 1)
+├── RunLocked                  another process is at work on this run            (exit code 1)
+└── Interrupted               by Ctrl-C or SIGTERM, with all work saved         (exit code 130 or 143)
 """
 
 from collections.abc import Iterable
@@ -25,11 +25,11 @@ class PerdureError(Exception):
     exit_code = 1
 
 
-class AskedWrongly(PerdureError):
+class UsageError(PerdureError):
     exit_code = 2
 
 
-class UnknownName(AskedWrongly):
+class UnknownName(UsageError):
     """A name that is not known; lists the near ones.
 
     >>> print(UnknownName("method", "rlc", ["gpm", "rcl"]))
@@ -43,7 +43,7 @@ class UnknownName(AskedWrongly):
         super().__init__(f"no {kind} {name!r}{hint} (all: {', '.join(everything) or 'none'})")
 
 
-class WrongValue(AskedWrongly):
+class WrongValue(UsageError):
     pass
 
 
@@ -55,7 +55,7 @@ class MissingFile(BadData):
     pass
 
 
-class NotFetched(PerdureError):
+class DownloadError(PerdureError):
     pass
 
 
@@ -67,17 +67,17 @@ class Diverged(PerdureError):
     pass
 
 
-class Damaged(PerdureError):
+class CorruptFile(PerdureError):
     def __init__(self, message: str, file: Path) -> None:
         super().__init__(message)
         self.file = file
 
 
-class Busy(PerdureError):
+class RunLocked(PerdureError):
     pass
 
 
-class Stopped(PerdureError):
+class Interrupted(PerdureError):
     def __init__(self, message: str, signal: int) -> None:
         super().__init__(message)
         self.exit_code = 128 + signal

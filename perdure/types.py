@@ -14,7 +14,7 @@ Weights = Mapping[str, Tensor]
 Gradient = dict[str, Tensor]
 """Parameter name → direction of ascent. A missing name means: do not move this one."""
 
-TaskOf = int | Tensor
+TaskIds = int | Tensor
 """The task of a batch: one number, or one per sample (n,) on the CPU where tasks are mixed."""
 
 
@@ -22,7 +22,7 @@ TaskOf = int | Tensor
 class Batch:
     x: Tensor  # (n, channels, height, width), normalized
     y: Tensor  # (n,) int64, counted from 0 within its task
-    task: TaskOf
+    task: TaskIds
     joined_to: "Batch | None" = None  # its first rows, where the others are old images that came along
 
     def __len__(self) -> int:

@@ -14,14 +14,14 @@ from perdure import registry
 from perdure.data.synthetic import synthetic
 from perdure.methods.method import Method
 from perdure.nets.network import Network
-from perdure.ops.dual import DualMemory
-from perdure.ops.dual import protected as protected_directions
+from perdure.ops.dual_gpm import DualMemory
+from perdure.ops.dual_gpm import protected as protected_directions
 from perdure.ops.subspace import GradientMemory
 from perdure.seeding import chance
 from perdure.train.fit import fit
 from perdure.train.learn import learn
 from perdure.train.plan import Plan
-from perdure.train.watch import Learned
+from perdure.train.state import Learned
 from perdure.types import Lesson, Split, Stream, Task
 
 PLAN = Plan(rate=0.02, epochs=2, batch=16, schedule="linear", keep="last")
@@ -116,7 +116,7 @@ def test_a_loaded_state_answers_alike_for_every_task(name: str) -> None:
     again.load_state_dict(method.state_dict())
     for task, one in enumerate(stream):
         x = one.test.take(slice(0, 20))[0]
-        assert torch.equal(method.eval().look(x, task).logits, again.eval().look(x, task).logits)
+        assert torch.equal(method.eval().forward(x, task).logits, again.eval().forward(x, task).logits)
 
 
 @pytest.mark.parametrize("name", CONTINUAL)

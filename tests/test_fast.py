@@ -27,10 +27,10 @@ from perdure.ops import algebra, uphill
 from perdure.ops.apart import apart, parts
 from perdure.ops.blocks import dropout, kept, relu_drop_pool
 from perdure.ops.losses import uniformity
-from perdure.ops.mixing import Mixing, Mixture, draw_mixing, mix
-from perdure.ops.relation import Rescaling, scaled
+from perdure.ops.mixup import Mixing, Mixture, draw_mixing, mix
 from perdure.ops.shield import Shield
 from perdure.ops.subspace import extend, project
+from perdure.ops.trust_region import Rescaling, scaled
 from perdure.types import Batch, Gradient, Lesson, Part, Split
 
 # --- switches -------------------------------------------------------------------------------------
@@ -272,8 +272,10 @@ def test_weights_that_are_used_in_other_ways_are_scaled_whole() -> None:
         with torch.no_grad():
             scale += torch.randn(scale.shape, dtype=scale.dtype)
     x = images(5)
-    torch.testing.assert_close(it.train().look(x, 1).logits, it.eval().look(x, 1).logits)
-    torch.testing.assert_close(it.train().look(x, 0).logits, it.eval().look(x, 0).logits)  # another task, other scales
+    torch.testing.assert_close(it.train().forward(x, 1).logits, it.eval().forward(x, 1).logits)
+    torch.testing.assert_close(
+        it.train().forward(x, 0).logits, it.eval().forward(x, 0).logits
+    )  # another task, other scales
 
 
 # --- batches together -----------------------------------------------------------------------------

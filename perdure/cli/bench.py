@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from perdure.cli.guard import AsJson, guarded, notes, screen
-from perdure.errors import Stopped, WrongValue
+from perdure.cli.options import AsJson, guarded, stderr, stdout
+from perdure.errors import Interrupted, WrongValue
 
 if TYPE_CHECKING:
     from perdure.lab.bench.growth import Growth
@@ -43,7 +43,7 @@ def bench(
     from perdure.lab.bench.paths import gains
     from perdure.lab.bench.whole import run
 
-    how = Bench(threads, rounds, lambda line: notes.print(f"perdure bench: {line}", soft_wrap=True))
+    how = Bench(threads, rounds, lambda line: stderr.print(f"perdure bench: {line}", soft_wrap=True))
     if scaling and paths:
         raise WrongValue("--scaling and --paths are two measurements; ask for one at a time")
     data: object
@@ -58,8 +58,10 @@ def bench(
             data = result = run(how, textbook, only)
             table = _ratios(result)
     except KeyboardInterrupt:
-        raise Stopped("stopped; times are only worth something together, so nothing was kept", signal.SIGINT) from None
-    print(json.dumps(data)) if as_json else screen.print(table)
+        raise Interrupted(
+            "interrupted; times only mean something together, so nothing was kept", signal.SIGINT
+        ) from None
+    print(json.dumps(data)) if as_json else stdout.print(table)
 
 
 def _ratios(result: dict[str, Any]) -> Table:

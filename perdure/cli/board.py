@@ -77,8 +77,8 @@ class Board:
             line.note = f"measures {facts['name']}, about {lasting(facts['seconds'])}"
             if not self.console.is_terminal:
                 self.say(f"{line.name}: {line.note}")
-        elif kind == "caution":
-            self.say(f"{line.name}: caution: {facts['text']}")
+        elif kind == "warning":
+            self.say(f"{line.name}: warning: {facts['text']}")
         elif kind == "lost":
             line.state, line.note = "waiting", "lost, to be tried again"
             self.say(f"{line.name}: {facts['error']}; tried again from its last checkpoint")

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 from rich.text import Text
 
-from perdure.cli.guard import AsJson, Root, complain, guarded, notes, screen
+from perdure.cli.options import AsJson, Root, guarded, print_error, stderr, stdout
 from perdure.errors import MissingFile, PerdureError, WrongValue
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def verb(action: Callable[P, None]) -> Callable[P, None]:
 def ls(root: Root = None, as_json: AsJson = False) -> None:
     """List the image sets, the benchmarks that use them, and where they are."""
     from perdure.data.catalog import SETS, USES
-    from perdure.data.places import data_root
+    from perdure.data.paths import data_root
     from perdure.data.published import locate
 
     where = data_root(root)
@@ -44,7 +44,7 @@ def ls(root: Root = None, as_json: AsJson = False) -> None:
         except PerdureError as error:
             found = source = None
             if not isinstance(error, MissingFile):
-                complain(error)
+                print_error(error)
         benchmarks = [benchmark for benchmark, sets in USES.items() if published in sets]
         to_fetch = sum(download.size for download in published.downloads)
         rows.append(
@@ -61,21 +61,21 @@ def ls(root: Root = None, as_json: AsJson = False) -> None:
     for row in rows:
         size = f"{row['download_bytes'] / 1e6:.0f} MB" if row["download_bytes"] else "by hand"
         table.add_row(row["name"], ", ".join(row["benchmarks"]), row["source"] or "–", size, row["terms"])
-    screen.print(table)
+    stdout.print(table)
 
 
 @verb
 def fetch(name: Name, root: Root = None, as_json: AsJson = False) -> None:
     """Fetch what is missing: from several mirrors, resumed where it stopped, checked against its checksum."""
     from perdure.data.catalog import sets_of
-    from perdure.data.places import data_root
+    from perdure.data.paths import data_root
     from perdure.data.published import obtain
 
     where = data_root(root)
     done: list[dict[str, str]] = []
     failures: list[PerdureError] = []
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=notes, disable=not notes.is_terminal) as progress:
+    with Progress(*columns, TimeRemainingColumn(), console=stderr, disable=not stderr.is_terminal) as progress:
         bars: dict[str, Any] = {}
 
         def show(file: str, have: int, total: int) -> None:
@@ -87,14 +87,14 @@ def fetch(name: Name, root: Root = None, as_json: AsJson = False) -> None:
             for file, outcome in obtain(published, where, show):
                 if isinstance(outcome, PerdureError):
                     failures.append(outcome)
-                    complain(outcome)
+                    print_error(outcome)
                     continue
                 done.append({"set": published.name, "file": file, "done": outcome})
-                notes.print(f"{file}: {outcome}", markup=False, soft_wrap=True)
+                stderr.print(f"{file}: {outcome}", markup=False, soft_wrap=True)
     if as_json:
         print(json.dumps({"root": str(where), "files": done, "failed": [str(error) for error in failures]}))
     elif not failures:
-        screen.print(
+        stdout.print(
             f"{name}: everything that can be fetched is in {where}; `perdure data check {name}` examines it",
             markup=False,
             soft_wrap=True,
@@ -132,7 +132,7 @@ def check(
             checkups.append(examination())
         except PerdureError as error:
             failures.append(error)
-            complain(error)
+            print_error(error)
         else:
             if not as_json:
                 _print(checkups[-1])
@@ -144,8 +144,8 @@ def check(
 
 
 def _print(found: "Checkup") -> None:
-    screen.print(Text.assemble((found.name, "bold"), f": {found.source}, in {found.folder}"), soft_wrap=True)
+    stdout.print(Text.assemble((found.name, "bold"), f": {found.source}, in {found.folder}"), soft_wrap=True)
     for finding in found.findings:
-        screen.print(f"  [{COLORS[finding.level]}]{finding.level:4}[/] ", end="")
-        screen.print(finding.text, markup=False, soft_wrap=True)
-    screen.print(f"  {found.verdict}", markup=False, soft_wrap=True, style="bold")
+        stdout.print(f"  [{COLORS[finding.level]}]{finding.level:4}[/] ", end="")
+        stdout.print(finding.text, markup=False, soft_wrap=True)
+    stdout.print(f"  {found.verdict}", markup=False, soft_wrap=True, style="bold")

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ParamSpec
 import typer
 
 from perdure.cli import bench, data, probe, runs, search, study
-from perdure.cli.guard import (
+from perdure.cli.options import (
     AsJson,
     BenchmarkName,
     Device,
@@ -21,8 +21,8 @@ from perdure.cli.guard import (
     Tasks,
     Trackers,
     guarded,
-    notes,
-    screen,
+    stderr,
+    stdout,
 )
 from perdure.errors import PerdureError, UnknownName, WrongValue
 
@@ -67,8 +67,8 @@ def ls(
         print(json.dumps(wanted, ensure_ascii=False))
         return
     for name, entries in wanted.items():
-        screen.print(listing(name, entries))
-        screen.print()
+        stdout.print(listing(name, entries))
+        stdout.print()
 
 
 @verb
@@ -89,10 +89,10 @@ def show(
     if as_json:
         print(json.dumps(content, ensure_ascii=False))
         return
-    screen.print(f"[bold]{name}[/]: {headline}\n", soft_wrap=True)
+    stdout.print(f"[bold]{name}[/]: {headline}\n", soft_wrap=True)
     for part in parts:
-        screen.print(part)
-        screen.print()
+        stdout.print(part)
+        stdout.print()
 
 
 @verb
@@ -129,7 +129,7 @@ def run(
         list[str],
         typer.Option(help="What will not be there in use: stored-data, task-identity; warns if it is needed."),
     ] = [],  # noqa: B006
-    watch: Trackers = [],  # noqa: B006
+    track: Trackers = [],  # noqa: B006
     root: Root = None,
     out: Out = Path("runs"),
     every: Annotated[float, typer.Option("--checkpoint", min=0, help="Seconds between two checkpoints.")] = 60.0,
@@ -157,13 +157,13 @@ def run(
         outliers=outliers,
     )
     places = {"out": out, "root": root, "device": device}
-    record = _watched(wanted, **places, probes=probe, stages=stages, without=without, trackers=watch, every=every)
+    record = _watched(wanted, **places, probes=probe, stages=stages, without=without, trackers=track, every=every)
     if as_json:
         print(json.dumps(record, ensure_ascii=False))
         return
     for table in run_tables(record):
-        screen.print(table)
-    screen.print(f"record: {record['path']}", soft_wrap=True)
+        stdout.print(table)
+    stdout.print(f"record: {record['path']}", soft_wrap=True)
 
 
 DEMO_METHODS = ("finetune", "gpm", "rcl")
@@ -184,7 +184,7 @@ def demo(
     from perdure.report.figures import accuracy_matrix
     from perdure.report.tables import comparison, matrix
 
-    notes.print("Three methods learn the same tasks one after another; none may look back at old data.")
+    stderr.print("Three methods learn the same tasks one after another; none may look back at old data.")
     records = []
     for method in DEMO_METHODS:
         wanted = spec(method, "six", seed=seed, tasks=tasks, plan=assignments(plan))
@@ -196,34 +196,34 @@ def demo(
             write(pictures[-1], accuracy_matrix(record))
     except PerdureError as error:  # the figures below are worth showing without pictures
         pictures = []
-        notes.print(f"no pictures: {error}", soft_wrap=True, markup=False)
+        stderr.print(f"no pictures: {error}", soft_wrap=True, markup=False)
     if as_json:
         print(json.dumps({"runs": records, "pictures": [str(p) for p in pictures]}, ensure_ascii=False))
         return
     for record in records:
-        screen.print(matrix(record))
-        screen.print()
-    screen.print(comparison(records))
-    screen.print(
+        stdout.print(matrix(record))
+        stdout.print()
+    stdout.print(comparison(records))
+    stdout.print(
         "ACC: accuracy on all tasks at the end. BWT: what old tasks lost (−) or gained (+) since they were learned.\n"
         "New task: accuracy just after learning a task. FGSM: ACC when every pixel may move by so many steps of 255."
     )
     for picture in pictures:
-        screen.print(f"picture: {picture}", soft_wrap=True)
+        stdout.print(f"picture: {picture}", soft_wrap=True)
 
 
 def _watched(wanted: Any, **places: Any) -> dict[str, Any]:
     """A run with its progress on standard error."""
-    from perdure.lab.opening import open_stream
+    from perdure.lab.build import open_stream
     from perdure.lab.progress import Bar, Dial
     from perdure.lab.run import run
     from perdure.lab.survey import lessons_of
 
     stream = open_stream(wanted, places.get("root"))
-    with Bar(wanted.method, lessons_of(wanted, stream), notes) as bar:
-        record = run(wanted, stream=stream, watch=bar, gauge=Dial(bar.progress), **places)
+    with Bar(wanted.method, lessons_of(wanted, stream), stderr) as bar:
+        record = run(wanted, stream=stream, callback=bar, gauge=Dial(bar.progress), **places)
     if record.pop("already_done"):
-        notes.print(f"{wanted.method}: done before, so nothing was computed ({record['path']})", soft_wrap=True)
+        stderr.print(f"{wanted.method}: done before, so nothing was computed ({record['path']})", soft_wrap=True)
     return record
 
 

@@ -13,13 +13,13 @@ from rich.table import Table
 
 from perdure import registry
 from perdure.cli.board import lasting
-from perdure.cli.guard import AsJson, Device, Root, guarded, notes, screen
-from perdure.errors import Damaged, PerdureError, UnknownName, WrongValue
+from perdure.cli.options import AsJson, Device, Root, guarded, stderr, stdout
+from perdure.errors import CorruptFile, PerdureError, UnknownName, WrongValue
 from perdure.report.probes import Result, room
 from perdure.report.stats import labels
 
 if TYPE_CHECKING:
-    from perdure.lab.measure import Asked, Opened
+    from perdure.lab.probe_run import Asked, Opened
     from perdure.lab.progress import Bar
 
 Out = Annotated[Path, typer.Option(help="Where records are.")]
@@ -61,7 +61,7 @@ def probe(
     as_json: AsJson = False,
 ) -> None:
     """Measure finished runs. What was measured before is not measured again; several runs are compared."""
-    from perdure.lab.measure import measure
+    from perdure.lab.probe_run import measure
     from perdure.lab.spec import assignments
 
     names = list(dict.fromkeys(word for word in words if word in registry.probes))
@@ -73,8 +73,8 @@ def probe(
     alone = [one for one in wanted if not registry.probes.load(one.name).across]
     together = [one for one in wanted if one not in alone]
     for run in runs if alone else ():
-        with _opened([run], root, device) as ((opened,), watch):
-            measure(opened, alone, watch)
+        with _opened([run], root, device) as ((opened,), callback):
+            measure(opened, alone, callback)
     found = {one.key: [_result(run.path / "probes" / f"{one.key}.json", run.label) for run in runs] for one in alone}
     pictures = []
     for one in alone:
@@ -93,7 +93,7 @@ def probe(
     for one in wanted:
         _print(one.name, found[one.key])
     for place in pictures:
-        screen.print(f"picture: {place}", soft_wrap=True, markup=False)
+        stdout.print(f"picture: {place}", soft_wrap=True, markup=False)
 
 
 # --- what is asked for ---
@@ -101,12 +101,12 @@ def probe(
 
 def _runs(words: Sequence[str], out: Path) -> list[Run]:
     """Finished runs by path or hash, and those of the methods and benchmarks that are named."""
-    from perdure.lab import shelf
+    from perdure.lab import index
 
     kinds = [word for word in words if word in registry.methods or word in registry.benchmarks]
     paths = [_find(word, out) for word in words if word not in kinds]
     if kinds:
-        paths += [out / row.path for row in shelf.chosen(shelf.runs(out), [*kinds, "finished"])]
+        paths += [out / row.path for row in index.chosen(index.runs(out), [*kinds, "finished"])]
     records = {path: _record(path) for path in dict.fromkeys(paths)}
     if not records:
         what = f"no finished run of {' and '.join(kinds)} in {out}" if kinds else "name at least one run"
@@ -115,10 +115,10 @@ def _runs(words: Sequence[str], out: Path) -> list[Run]:
 
 
 def _find(word: str, out: Path) -> Path:
-    from perdure.lab import shelf
+    from perdure.lab import index
 
     try:
-        return shelf.find(out, word)
+        return index.find(out, word)
     except WrongValue:
         if "/" in word or set(word) <= set("0123456789abcdef"):
             raise
@@ -130,7 +130,7 @@ def _record(path: Path) -> dict[str, Any]:
 
     try:
         record = read_record(path, thorough=True)
-    except Damaged as error:
+    except CorruptFile as error:
         raise PerdureError(f"{error}; run it again") from None
     if record is None:
         raise PerdureError(f"{path}: not finished yet; the command that began it goes on with it")
@@ -151,7 +151,7 @@ def _labels(records: dict[Path, dict[str, Any]]) -> list[str]:
 
 def _wanted(names: Sequence[str], wishes: dict[str, str]) -> "list[Asked]":
     """Probes with their values: `steps=50` goes to all that have it, `pgd.steps=50` to one."""
-    from perdure.lab.measure import asked
+    from perdure.lab.probe_run import asked
     from perdure.schema import values_of
 
     if not names:
@@ -176,8 +176,8 @@ def _wanted(names: Sequence[str], wishes: dict[str, str]) -> "list[Asked]":
 @contextmanager
 def _opened(runs: Sequence[Run], root: Path | None, device: str) -> "Iterator[tuple[list[Opened], Bar]]":
     """Runs, held against others, each under the name that tells it apart, with one progress on standard error."""
-    from perdure.lab.measure import open_run
-    from perdure.lab.opening import usable
+    from perdure.lab.build import resolve_device
+    from perdure.lab.probe_run import open_run
     from perdure.lab.progress import Bar, Dial
     from perdure.lab.store import hold
 
@@ -185,9 +185,9 @@ def _opened(runs: Sequence[Run], root: Path | None, device: str) -> "Iterator[tu
     with ExitStack() as held:
         for run in runs:
             held.enter_context(hold(_store(run.path), run.path))
-        bar = held.enter_context(Bar(f"{name}, once more", len(runs[0].record["accuracy_matrix"]), notes))
+        bar = held.enter_context(Bar(f"{name}, once more", len(runs[0].record["accuracy_matrix"]), stderr))
         dial = Dial(bar.progress, f"{name}: ")
-        opened = [open_run(run.path, run.record, root, usable(device), dial) for run in runs]
+        opened = [open_run(run.path, run.record, root, resolve_device(device), dial) for run in runs]
         named = [replace(o, subject=replace(o.subject, name=r.label)) for o, r in zip(opened, runs, strict=True)]
         yield named, bar
 
@@ -199,7 +199,7 @@ def _store(path: Path) -> Path:
 
 def _across(runs: Sequence[Run], one: "Asked", root: Path | None, device: str, place: Path) -> Result:
     """A probe of several runs together; kept beside the runs, under the name of all of them."""
-    import perdure.lab.measure as lab
+    import perdure.lab.probe_run as lab
     from perdure.lab.store import read_measured
 
     models = [run.record["files"]["model.safetensors"] for run in runs]
@@ -266,7 +266,7 @@ def _drawn(name: str, results: Sequence[Result], place: Path) -> list[Path]:
     try:
         write(place, png(lambda figure: where.draw(figure, results)))
     except PerdureError as error:  # the figures are worth showing without pictures
-        notes.print(f"no picture of {name}: {error}", soft_wrap=True, markup=False)
+        stderr.print(f"no picture of {name}: {error}", soft_wrap=True, markup=False)
         return []
     return [place]
 
@@ -274,8 +274,8 @@ def _drawn(name: str, results: Sequence[Result], place: Path) -> list[Path]:
 def _print(name: str, results: Sequence[Result]) -> None:
     where = room(name)
     for part in where.tables(results) if where is not None else [_headlines(name, results)]:
-        screen.print(part, markup=False, soft_wrap=isinstance(part, str))
-    screen.print()
+        stdout.print(part, markup=False, soft_wrap=isinstance(part, str))
+    stdout.print()
 
 
 def _headlines(name: str, results: Sequence[Result]) -> Table:
@@ -300,13 +300,13 @@ def _dry(runs: Sequence[Run], wanted: "Sequence[Asked]", root: Path | None, devi
     for row in rows:
         counts = (f"{row['looks']:,}", f"{row['slopes']:,}", row["note"] or lasting(row["seconds"]))
         table.add_row(row["run"], row["probe"], *counts)
-    screen.print(table)
-    screen.print(f"together about {lasting(sum(row['seconds'] for row in rows))} here", soft_wrap=True)
+    stdout.print(table)
+    stdout.print(f"together about {lasting(sum(row['seconds'] for row in rows))} here", soft_wrap=True)
 
 
 def _costs(run: Run, wanted: "Sequence[Asked]", root: Path | None, device: str) -> Iterator[dict[str, Any]]:
-    import perdure.lab.measure as lab
-    from perdure.lab.stages import likely
+    import perdure.lab.probe_run as lab
+    from perdure.lab.snapshots import likely
     from perdure.lab.store import read_probes
 
     known = read_probes(run.path, run.record)
@@ -325,7 +325,7 @@ def _costs(run: Run, wanted: "Sequence[Asked]", root: Path | None, device: str) 
 
 
 def _cost_across(runs: Sequence[Run], one: "Asked", root: Path | None, device: str) -> dict[str, Any]:
-    import perdure.lab.measure as lab
+    import perdure.lab.probe_run as lab
 
     with _opened(_two_or_more(runs, one), root, device) as (opened, _):
         subjects = [run.subject for run in opened]

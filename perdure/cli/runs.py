@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli.guard import AsJson, complain, guarded, notes
-from perdure.errors import AskedWrongly, PerdureError, UnknownName, WrongValue
+from perdure.cli.options import AsJson, guarded, print_error, stderr
+from perdure.errors import PerdureError, UnknownName, UsageError, WrongValue
 
 if TYPE_CHECKING:
-    from perdure.lab.shelf import Row
+    from perdure.lab.index import Row
 
 Out = Annotated[Path, typer.Option(help="Where records are.")]
 Filters = Annotated[
@@ -37,19 +37,19 @@ def join(app: typer.Typer) -> None:
 
 def listing(out: Path, words: Sequence[str], as_json: bool) -> None:
     """Print a line per run; what is damaged is named besides."""
-    from perdure.lab import shelf
+    from perdure.lab import index
 
-    rows = shelf.chosen(shelf.runs(out), words)
+    rows = index.chosen(index.runs(out), words)
     if as_json:
         print(json.dumps({"store": str(out), "runs": [row._asdict() for row in rows]}, ensure_ascii=False))
         return
     if rows:
         print("\n".join(_lines(_columns(rows))))
     else:
-        notes.print(f"no {' '.join([*words, 'runs'])} in {out}", markup=False, soft_wrap=True)
+        stderr.print(f"no {' '.join([*words, 'runs'])} in {out}", markup=False, soft_wrap=True)
     for row in rows:
         if row.problem:
-            notes.print(f"{row.state}: {row.problem}", markup=False, soft_wrap=True)
+            stderr.print(f"{row.state}: {row.problem}", markup=False, soft_wrap=True)
 
 
 HEAD = ("run", "benchmark", "method", "network", "seed", "tasks", "outliers", "ACC", "BWT", "seconds", "state")
@@ -95,21 +95,21 @@ def rm(
     as_json: AsJson = False,
 ) -> None:
     """Remove runs, finished or not, with everything in their directories."""
-    from perdure.lab import shelf
+    from perdure.lab import index
 
-    paths = list(dict.fromkeys(shelf.find(out, name) for name in names))
+    paths = list(dict.fromkeys(index.find(out, name) for name in names))
     if not yes:
         _ask(paths)
     removed, failures = [], []
     for path in paths:
         try:
-            shelf.remove(out, path)
+            index.remove(out, path)
         except PerdureError as error:
             failures.append(error)
-            complain(error)
+            print_error(error)
         else:
             removed.append(str(path))
-            notes.print(f"removed {path}", markup=False, soft_wrap=True)
+            stderr.print(f"removed {path}", markup=False, soft_wrap=True)
     if as_json:
         print(json.dumps({"removed": removed, "failed": [str(error) for error in failures]}, ensure_ascii=False))
     if failures:
@@ -119,8 +119,8 @@ def rm(
 def _ask(paths: Sequence[Path]) -> None:
     what = str(paths[0]) if len(paths) == 1 else f"{len(paths)} runs ({', '.join(str(path) for path in paths)})"
     if not sys.stdin.isatty():
-        raise AskedWrongly(f"would remove {what}; say --yes if you mean it")
-    notes.print(f"Remove {what}? [y/N] ", end="", markup=False, soft_wrap=True)
+        raise UsageError(f"would remove {what}; say --yes if you mean it")
+    stderr.print(f"Remove {what}? [y/N] ", end="", markup=False, soft_wrap=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise PerdureError("nothing was removed")
 
@@ -147,7 +147,7 @@ def export_runs(
     as_json: AsJson = False,
 ) -> None:
     """Write all finished runs as one table: names, every value, plan, figures. CSV on standard output if not told."""
-    from perdure.lab import shelf, store
+    from perdure.lab import index, store
 
     if per not in ("run", "task"):
         raise UnknownName("kind of row", per, ["run", "task"])
@@ -159,18 +159,18 @@ def export_runs(
     if len(piped) + as_json > 1:
         raise WrongValue("several tables would go to standard output; choose one, or name files, e.g. runs.csv")
     if piped == [".parquet"] and sys.stdout.isatty():
-        raise WrongValue("Parquet is not for the screen; name a file, e.g. --parquet runs.parquet")
+        raise WrongValue("Parquet is not for the stdout; name a file, e.g. --parquet runs.parquet")
     if ".parquet" in {*named, *piped}:
         _pyarrow()  # before anything is read or written
     filters = [word for word in words if Path(word).suffix not in FORMATS]
-    table = gathered(out, shelf.chosen(shelf.runs(out), filters), per)
+    table = gathered(out, index.chosen(index.runs(out), filters), per)
     if as_json:
         print(json.dumps(table, ensure_ascii=False))
     for kind in piped:
         sys.stdout.buffer.write(FORMATS[kind](table))
     for file in files:
         store.write(file, FORMATS[file.suffix](table))
-        notes.print(f"{len(table)} rows in {file}", markup=False, soft_wrap=True)
+        stderr.print(f"{len(table)} rows in {file}", markup=False, soft_wrap=True)
 
 
 def gathered(root: Path, rows: Sequence["Row"], per: str) -> Table:
@@ -189,26 +189,26 @@ def gathered(root: Path, rows: Sequence["Row"], per: str) -> Table:
             row = row._replace(problem=str(error))
             record = None
         if record is None:
-            notes.print(f"left out: {row.problem or row.path}", markup=False, soft_wrap=True)
+            stderr.print(f"left out: {row.problem or row.path}", markup=False, soft_wrap=True)
             continue
         facts = flat(row, {**record, "probes": store.read_probes(root / row.path, record)})
         table += [facts] if per == "run" else [{**facts, **task} for task in tasks_of(record)]
     if left_out:
-        notes.print(f"left out: {left_out} unfinished")
+        stderr.print(f"left out: {left_out} unfinished")
     return table
 
 
 def flat(row: "Row", record: dict[str, Any]) -> dict[str, Any]:
     """A record as one row: names and figures, and values, plan and settings as values.radius, plan.rate …; what was
     measured as measured.ECE …"""
-    from perdure.lab import shelf
+    from perdure.lab import index
     from perdure.report.stats import headlines
 
     names = {name: record[name] for name in ("method", "benchmark", "network", "seed")}
     figures = {name: record.get(name) for name in ("acc", "bwt", "learning_accuracy", "forgetting", "seconds")}
     held = {"memory_bytes": sum((record.get("memory_bytes") or {}).values())}
     machine = {name: record.get(name) for name in ("device", "threads")}
-    groups = shelf.flattened({name: record.get(name, {}) for name in ("values", "plan", "settings", "versions")})
+    groups = index.flattened({name: record.get(name, {}) for name in ("values", "plan", "settings", "versions")})
     finished = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(row.finished))
     return {
         "run": row.digest,

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from perdure.cli.guard import (
+from perdure.cli.executors import Places, at_a_time, executor_for, stoppable
+from perdure.cli.options import (
     AsJson,
     BenchmarkName,
     Device,
@@ -22,14 +23,13 @@ from perdure.cli.guard import (
     Settings,
     Tasks,
     guarded,
-    notes,
-    screen,
+    stderr,
+    stdout,
 )
-from perdure.cli.places import Places, at_a_time, executor_for, stoppable
-from perdure.errors import Stopped, WrongValue
+from perdure.errors import Interrupted, WrongValue
 
 if TYPE_CHECKING:
-    from perdure.lab.job import Event, Job
+    from perdure.lab.execute.job import Event, Job
     from perdure.lab.search import Trial
     from perdure.lab.spec import RunSpec
 
@@ -73,7 +73,7 @@ def search(
     as_json: AsJson = False,
 ) -> None:
     """Try values proposed by Optuna, scored on validation data only; the same command goes on where it stopped."""
-    from perdure.lab.job import Job
+    from perdure.lab.execute.job import Job
     from perdure.lab.search import go, make, results
     from perdure.lab.spec import assignments
 
@@ -94,27 +94,29 @@ def search(
         return Job(one, str(out), None if root is None else str(root), device)
 
     def heard(event: "Event") -> None:
-        if event.kind in ("caution", "lost"):
-            notes.print(f"caution: {event.facts.get('text') or event.facts.get('error')}", markup=False, soft_wrap=True)
+        if event.kind in ("warning", "lost"):
+            stderr.print(
+                f"warning: {event.facts.get('text') or event.facts.get('error')}", markup=False, soft_wrap=True
+            )
 
     width = at_once or at_a_time(executor) or ON_RAY
     with stoppable(executor) as signals:
         try:
             for trial in go(wanted, executor, out=out, trials=trials, at_once=width, job=job, heard=heard):
-                notes.print(_line(trial), markup=False, soft_wrap=True)
+                stderr.print(_line(trial), markup=False, soft_wrap=True)
         finally:
             if signals:
-                raise Stopped("stopped; runs under way are saved, and the same command goes on", signals[0])
+                raise Interrupted("interrupted; completed work is saved, run the same command to resume", signals[0])
     found = results(wanted, out)
     if as_json:
         print(json.dumps({"search": wanted.digest(), "trials": [asdict(trial) for trial in found]}, ensure_ascii=False))
         return
-    screen.print(_table(found, [r.name for r in wanted.ranges], len(wanted.seeds)))
+    stdout.print(_table(found, [r.name for r in wanted.ranges], len(wanted.seeds)))
     if found and found[0].score is not None:
         own = {"--net": network, "--tasks": tasks, "--set": wishes, "--plan": plan, "--data": settings}
         where = {"--root": root, "--out": out, "--device": device}
         command = _command(method, benchmark, found[0].values, {"--seed": wanted.seeds[0], **own, **where})
-        screen.print(f"best: {command}", markup=False, soft_wrap=True)
+        stdout.print(f"best: {command}", markup=False, soft_wrap=True)
 
 
 def _numbers(text: str) -> list[int]:

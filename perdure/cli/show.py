@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
-from perdure.errors import Damaged, PerdureError, UnknownName
-from perdure.lab.shelf import find
+from perdure.errors import CorruptFile, PerdureError, UnknownName
+from perdure.lab.index import find
 from perdure.lab.store import read_probes, read_record
 from perdure.registry import benchmarks, methods, networks, probes
 from perdure.report.tables import comparison, matrix
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def shelves() -> dict[str, dict[str, str]]:
     """All that can be listed: kind → name → a line about it."""
-    from perdure.lab.grid import shipped
+    from perdure.lab.study_file import shipped
 
     kinds = {"methods": methods, "networks": networks, "benchmarks": benchmarks, "probes": probes}
     registered = {kind: {key: entry.about for key, entry in r.entries().items()} for kind, r in kinds.items()}
@@ -55,7 +55,7 @@ def run_record(path: Path) -> dict[str, Any] | None:
     """The record of a run with what was measured of it, if this is its directory; None if it is none."""
     try:
         record = read_record(path)
-    except Damaged as error:
+    except CorruptFile as error:
         raise PerdureError(f"{error}; run it again") from None
     return None if record is None else {**record, "probes": read_probes(path, record), "path": str(path)}
 
@@ -82,7 +82,7 @@ def run_tables(record: dict[str, Any]) -> list[Table]:
     if budget := record["facts"].get("budget"):
         held.add_row("budget", _budget(budget))
     for caution in record["cautions"]:
-        held.add_row("caution", caution)
+        held.add_row("warning", caution)
     return [matrix(record), comparison([record]), seen, held]
 
 

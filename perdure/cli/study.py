@@ -10,18 +10,18 @@ import typer
 from rich.table import Table
 
 from perdure.cli.board import Board, Line, lasting
-from perdure.cli.guard import AsJson, Device, Out, Root, Trackers, guarded, notes, screen
-from perdure.cli.places import Places, at_a_time, executor_for, stoppable
-from perdure.errors import PerdureError, Stopped, WrongValue
+from perdure.cli.executors import Places, at_a_time, executor_for, stoppable
+from perdure.cli.options import AsJson, Device, Out, Root, Trackers, guarded, stderr, stdout
+from perdure.errors import Interrupted, PerdureError, WrongValue
 from perdure.report.stats import CONFIDENCE, DDOF, Group, groups, headlines, labels, paired, reference
 from perdure.report.tables import Difference, differences, measured, summary
 
 if TYPE_CHECKING:
     from perdure.lab.estimate import Estimate
-    from perdure.lab.executors import Stoppable
-    from perdure.lab.grid import Study
-    from perdure.lab.job import Job
+    from perdure.lab.execute.job import Job
+    from perdure.lab.execute.local import Stoppable
     from perdure.lab.spec import RunSpec
+    from perdure.lab.study_file import Study
     from perdure.lab.survey import Planned
 
 
@@ -41,7 +41,7 @@ class Outcome:
 
     @property
     def computed(self) -> bool:
-        """Now, not before."""
+        """StepContext, not before."""
         return self.state == "done" and self.planned.record is None
 
 
@@ -62,18 +62,18 @@ def study(
     gpus: Annotated[
         float | None, typer.Option(min=0, help="On Ray: GPUs of each run.", show_default="1 on cuda, else 0")
     ] = None,
-    watch: Trackers = [],  # noqa: B006 — typer reads it, nobody changes it
+    track: Trackers = [],  # noqa: B006 — typer reads it, nobody changes it
     root: Root = None,
     out: Out = Path("runs"),
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
     """Do all runs of a study that are not done, several at a time, and compare methods over seeds."""
-    from perdure.lab import grid
+    from perdure.lab import study_file
 
-    asked = grid.read(name)
-    wanted = grid.specs(asked, scale)
-    places = Places(out, root, device, on, jobs, threads or asked.threads, cpus, gpus, tuple(watch))
+    asked = study_file.read(name)
+    wanted = study_file.specs(asked, scale)
+    places = Places(out, root, device, on, jobs, threads or asked.threads, cpus, gpus, tuple(track))
     executor = executor_for(places)
     planned = _surveyed(asked, wanted, places)
     if dry:
@@ -82,8 +82,8 @@ def study(
     outcomes, asked_to_stop = _do(asked, planned, places, executor)
     done = sum(outcome.state == "done" for outcome in outcomes)
     if asked_to_stop is not None and done < len(outcomes):
-        raise Stopped(
-            f"stopped; {done} of {len(outcomes)} runs are done, those begun are saved, and the same command goes on",
+        raise Interrupted(
+            f"interrupted; {done} of {len(outcomes)} runs are done, the rest is saved, run the same command to resume",
             asked_to_stop,
         )
     _report(asked, outcomes, places, scale, as_json)
@@ -116,7 +116,7 @@ def _do(
     to_do = [number for number, outcome in enumerate(outcomes) if outcome.state == "stopped"]
     names = _names(planned)
     for line in _errors([outcome for outcome in outcomes if outcome.state == "failed"]):
-        notes.print(line, markup=False, soft_wrap=True)
+        stderr.print(line, markup=False, soft_wrap=True)
     for outcome in outcomes:
         if outcome.state == "done":  # perhaps by `perdure run`, after it had failed here
             forget_error(outcome.planned)
@@ -124,7 +124,7 @@ def _do(
     if not to_do:
         return outcomes, None
     lines = [Line(names[number], planned[number].lessons) for number in to_do]
-    with Board(lines, notes) as board, stoppable(executor) as signals:
+    with Board(lines, stderr) as board, stoppable(executor) as signals:
         for event in executor.do([_job(asked, planned[number], places) for number in to_do]):
             board.see(event.job, event.kind, event.facts)
             outcome = outcomes[to_do[event.job]]
@@ -138,7 +138,7 @@ def _do(
                 try:
                     keep_error(outcome.planned, outcome.error)
                 except PerdureError as error:  # a full disk may be why it failed
-                    board.say(f"caution: {error}")
+                    board.say(f"warning: {error}")
     return outcomes, signals[0] if signals else None
 
 
@@ -149,7 +149,7 @@ def _before(one: "Planned") -> Outcome:
 
 
 def _job(asked: "Study", one: "Planned", places: Places) -> "Job":
-    from perdure.lab.job import Job
+    from perdure.lab.execute.job import Job
 
     root = None if places.root is None else str(places.root)
     return Job(one.spec, str(places.out), root, places.device, asked.probes, trackers=places.trackers)
@@ -166,17 +166,17 @@ def _names(planned: "Sequence[Planned]") -> list[str]:
 def _announce(
     asked: "Study", outcomes: Sequence[Outcome], to_do: Sequence[int], places: Places, executor: "Stoppable"
 ) -> None:
-    from perdure.lab.executors import cores
+    from perdure.lab.execute.local import cores
 
     done = sum(outcome.state == "done" for outcome in outcomes)
     if not to_do:
         what = "all of them done already" if done == len(outcomes) else f"{done} done already, none that can be done"
-        notes.print(f"study {asked.name}: {len(outcomes)} runs, {what}; nothing to compute", soft_wrap=True)
+        stderr.print(f"study {asked.name}: {len(outcomes)} runs, {what}; nothing to compute", soft_wrap=True)
         return
     jobs = at_a_time(executor)
     where = f"on {places.on}" if jobs is None else f"{jobs} at a time"
     threads = f"{places.threads} thread{'s' if places.threads > 1 else ''} each"
-    notes.print(
+    stderr.print(
         f"study {asked.name}: {len(outcomes)} runs, {done} done already, {len(to_do)} to do; {where}, {threads}",
         soft_wrap=True,
     )
@@ -184,9 +184,9 @@ def _announce(
         return
     free = cores() // places.threads
     if jobs * places.threads > cores():
-        notes.print(f"caution: that is more than the {cores()} cores there are, and slower than --jobs {max(1, free)}")
+        stderr.print(f"warning: that is more than the {cores()} cores there are, and slower than --jobs {max(1, free)}")
     elif min(free, len(to_do)) > jobs:
-        notes.print(f"{cores()} cores: --jobs {min(free, len(to_do))} is quicker, with the same records")
+        stderr.print(f"{cores()} cores: --jobs {min(free, len(to_do))} is quicker, with the same records")
 
 
 # --- what it would cost ---
@@ -205,8 +205,8 @@ def _dry(
     rows: list[tuple[RunSpec, int, Estimate | str]] = []
     for spec, count, found in estimates(to_do, places.root, device, places.threads):
         rows.append((spec, count, found))
-        if notes.is_terminal:
-            notes.print(f"timed {spec.method} on {spec.benchmark}", markup=False, soft_wrap=True)
+        if stderr.is_terminal:
+            stderr.print(f"timed {spec.method} on {spec.benchmark}", markup=False, soft_wrap=True)
     known = [(count, found) for _, count, found in rows if not isinstance(found, str)]
     total = sum(count * found.run for count, found in known)
     wall = None if jobs is None else _at_most([(count, found.run) for count, found in known], jobs)
@@ -230,12 +230,12 @@ def _dry(
         return
     _print_costs(asked, rows, scale)
     for error in dict.fromkeys(impossible):
-        screen.print(f"cannot be done: {error}", markup=False, soft_wrap=True)
-    screen.print(f"{len(planned)} runs, {done} done already, {len(to_do)} to do", soft_wrap=True)
+        stdout.print(f"cannot be done: {error}", markup=False, soft_wrap=True)
+    stdout.print(f"{len(planned)} runs, {done} done already, {len(to_do)} to do", soft_wrap=True)
     if to_do:
         with_jobs = "" if wall is None or jobs == 1 else f", {lasting(wall)} with --jobs {jobs}"
         threads = f"{places.threads} thread{'s' if places.threads > 1 else ''}"
-        screen.print(
+        stdout.print(
             f"up to about {lasting(total)} one after another{with_jobs}: timed here with {threads} a run, probes left "
             "out. The number of epochs is an upper bound: where a plan stops at a plateau, runs are shorter.",
             soft_wrap=True,
@@ -277,9 +277,9 @@ def _print_costs(asked: "Study", rows: "Sequence[tuple[RunSpec, int, Estimate | 
         epoch = lasting(found.epoch) + ("" if found.whole else " *")
         size = f"{found.lessons} × {found.epochs}"
         table.add_row(*names, size, epoch, lasting(found.run), lasting(count * found.run))
-    screen.print(table)
+    stdout.print(table)
     if partly:
-        screen.print("* from its first steps")
+        stdout.print("* from its first steps")
 
 
 # --- what it came to ---
@@ -317,27 +317,27 @@ def _report(asked: "Study", outcomes: Sequence[Outcome], places: Places, scale: 
         }
         print(json.dumps(content, ensure_ascii=False))
         return
-    screen.print(summary(found, _scaled(scale)))
+    stdout.print(summary(found, _scaled(scale)))
     if figures:
         for benchmark in dict.fromkeys(group.benchmark for group in found):
-            screen.print()
-            screen.print(measured([group for group in found if group.benchmark == benchmark], figures))
+            stdout.print()
+            stdout.print(measured([group for group in found if group.benchmark == benchmark], figures))
     if compared:
-        screen.print()
-        screen.print(differences(compared))
+        stdout.print()
+        stdout.print(differences(compared))
     for text in remarks:
-        screen.print(text, markup=False, soft_wrap=True)
+        stdout.print(text, markup=False, soft_wrap=True)
     failed = [outcome for outcome in outcomes if outcome.state != "done"]
     if failed:
         text = f"{len(failed)} of {len(outcomes)} runs are not done; the same command tries them again:"
-        screen.print(text, soft_wrap=True)
+        stdout.print(text, soft_wrap=True)
     for line in _errors(failed):
-        screen.print(f"  {line}", markup=False, soft_wrap=True)
+        stdout.print(f"  {line}", markup=False, soft_wrap=True)
 
 
 def _figures(asked: "Study", records: Sequence[dict[str, Any]]) -> list[str]:
     """What was measured, in the order in which the study asks for it; then what was measured besides."""
-    from perdure.lab.measure import asked as probe
+    from perdure.lab.probe_run import asked as probe
 
     keys = [probe(text).key for text in asked.probes]
     measured = [found["headline"] for key in keys for record in records if (found := record["probes"].get(key))]
@@ -392,7 +392,7 @@ def _mixed(records: Sequence[dict[str, Any]]) -> list[str]:
         "versions of perdure": [record["versions"]["perdure"] for record in records],
     }
     return [
-        f"caution: these runs differ in {name} ({', '.join(sorted(set(seen)))})"
+        f"warning: these runs differ in {name} ({', '.join(sorted(set(seen)))})"
         for name, seen in facts.items()
         if len(set(seen)) > 1
     ]

@@ -16,7 +16,7 @@ import safetensors.torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from perdure.data.places import cache_root
+from perdure.data.paths import cache_root
 
 VERSION = 1  # rises when the same files would be decoded into other tensors
 

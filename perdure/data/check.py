@@ -12,7 +12,7 @@ import numpy as np
 from perdure.data.catalog import SETS
 from perdure.data.folder import read_folder, survey
 from perdure.data.formats import Images, Labels
-from perdure.data.places import data_root
+from perdure.data.paths import data_root
 from perdure.data.published import Completeness, Place, Published, content_md5, judge, locate
 
 Level = Literal["good", "note", "bad"]
@@ -68,7 +68,7 @@ def examine(published: Published, root: Path | None = None) -> Checkup:
 
 
 def examine_folder(path: Path) -> Checkup:
-    """Look over a folder of one's own images: what is in it, what cannot be read, what is there twice."""
+    """Output over a folder of one's own images: what is in it, what cannot be read, what is there twice."""
     found: list[Finding] = []
 
     def note(level: Level, text: str) -> None:

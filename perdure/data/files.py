@@ -25,7 +25,7 @@ from filelock import FileLock, Timeout
 
 from perdure.data.archives import Wanted, unpack
 from perdure.data.disk import ANOTHER_ROOT, CHUNK, InTheWay, made_folder, settle, writing
-from perdure.errors import BadData, NotFetched, PerdureError
+from perdure.errors import BadData, DownloadError, PerdureError
 
 STALL = 30.0  # seconds without a byte, after which a connection counts as dropped
 PAUSE = 1.0  # seconds between a dropped connection and the next
@@ -159,7 +159,7 @@ def _from_any_mirror(download: Download, place: Path, part: Path, progress: Prog
             return url
     if _size(part) == 0:
         _discard(part)
-    raise NotFetched(f"{download.name}: {', '.join(failures)}; {_by_hand(download, place)}")
+    raise DownloadError(f"{download.name}: {', '.join(failures)}; {_by_hand(download, place)}")
 
 
 def _from_mirror(url: str, download: Download, part: Path, tick: Callable[[int], None]) -> None:

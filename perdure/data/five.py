@@ -8,7 +8,7 @@ from torch import Tensor
 from perdure.data.catalog import CIFAR10, FASHION, MNIST, NOTMNIST, SVHN
 from perdure.data.cifar100 import MEAN, STD
 from perdure.data.imageset import ImageSet, load, source_notes
-from perdure.data.places import data_root
+from perdure.data.paths import data_root
 from perdure.data.published import Published
 from perdure.data.stream import make_task, task_count
 from perdure.errors import BadData

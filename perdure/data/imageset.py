@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from perdure.data.cache import Decoded, cached, fingerprint
-from perdure.data.places import data_root
+from perdure.data.paths import data_root
 from perdure.data.published import Completeness, Place, Published, judge, locate
 from perdure.data.stream import split_rows
 from perdure.errors import BadData

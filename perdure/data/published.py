@@ -12,7 +12,7 @@ import numpy as np
 
 from perdure.data.files import Download, Progress, fetch, nothing
 from perdure.data.layouts import Raw
-from perdure.errors import BadData, MissingFile, NotFetched, PerdureError
+from perdure.errors import BadData, DownloadError, MissingFile, PerdureError
 
 Completeness = Literal["complete", "subset", "altered"]
 Counts = tuple[int, ...]
@@ -113,7 +113,7 @@ def obtain(published: Published, root: Path, progress: Progress = nothing) -> It
         return
     if not published.downloads:
         advice = f"{published.by_hand}; put {_ways(published, root)}"
-        yield published.title, NotFetched(f"{published.title} cannot be fetched: {advice}")
+        yield published.title, DownloadError(f"{published.title} cannot be fetched: {advice}")
     for download in published.downloads:
         try:
             yield download.name, fetch(download, root, progress, there=lambda: _is_official(published, root))

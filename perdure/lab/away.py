@@ -19,14 +19,15 @@ from typing import Any, Protocol
 import torch
 
 import perdure
-from perdure.errors import Busy, Damaged, PerdureError, Stopped
-from perdure.lab.job import Job, Measurer, Tell, Teller
-from perdure.lab.opening import open_stream
+from perdure.errors import CorruptFile, Interrupted, PerdureError, RunLocked
+from perdure.lab.build import open_stream
+from perdure.lab.execute.job import Job, Measurer, Tell, Teller
 from perdure.lab.run import finished
 from perdure.lab.saver import discard, latest, prune
 from perdure.lab.store import hold, read_record, run_directory, write
 from perdure.methods.method import Method
-from perdure.train.watch import Learned, Now, Several, Watch
+from perdure.train.callbacks import Callback, Callbacks, StepContext
+from perdure.train.state import Learned
 
 Files = dict[str, bytes]  # name below the run's directory → content
 LOOK = 0.25  # seconds between two looks for a new checkpoint
@@ -38,7 +39,7 @@ class Line(Protocol):
     def tell(self, kind: str, facts: dict[str, Any]) -> None: ...
 
     def fetch(self, where: str) -> Files:
-        """What the store has of the run in this directory, which is held for us from now on; raises Busy."""
+        """What the store has of the run in this directory, which is held for us from now on; raises RunLocked."""
         ...
 
     def send(self, files: Files) -> None:
@@ -117,10 +118,10 @@ def do_away(order: Order, line: Line) -> tuple[Outcome, Files]:
         with _inside(order.folder):
             job = replace(job, root=order.data if order.data and Path(order.data).exists() else None)
             record, files = (job.run(Teller(line.tell), Measurer(line.tell)), {}) if shared else _apart(job, line)
-    except Busy as error:
+    except RunLocked as error:
         return Outcome("busy", {"error": str(error)}), {}
     except PerdureError as error:
-        return Outcome("stopped" if isinstance(error, Stopped) else "failed", {"error": str(error)}), {}
+        return Outcome("stopped" if isinstance(error, Interrupted) else "failed", {"error": str(error)}), {}
     except KeyboardInterrupt:  # before or after training, which saves by itself
         return Outcome("stopped", {"error": "stopped; its last checkpoint, if it has one, is kept"}), {}
     except Exception as error:  # a fault of ours must not take the other runs with it
@@ -145,7 +146,7 @@ def _same_version(order: Order, line: Line) -> None:
         )
     if order.torch != torch.__version__:
         text = f"{host} has torch {torch.__version__}, the driver has {order.torch}: last digits may differ"
-        line.tell("caution", {"text": text})
+        line.tell("warning", {"text": text})
 
 
 @contextmanager
@@ -165,19 +166,19 @@ def _apart(job: Job, line: Line) -> tuple[dict[str, Any], Files]:
     stream = open_stream(job.spec, job.data_root)
     digest = job.spec.digest(stream.fingerprint)
     with TemporaryDirectory(prefix="perdure-") as own:
-        path = run_directory(Path(own), job.spec.shelf, job.spec.method, digest)
+        path = run_directory(Path(own), job.spec.benchmark_dir, job.spec.method, digest)
         for name, content in line.fetch(path.relative_to(own).as_posix()).items():
             write(path / name, content)
         mirror = Mirror(path, line)
         try:
-            record = replace(job, out=own).run(Several([Teller(line.tell), mirror]), Measurer(line.tell), stream)
+            record = replace(job, out=own).run(Callbacks([Teller(line.tell), mirror]), Measurer(line.tell), stream)
         finally:
             mirror.send()
         files = {name: (path / name).read_bytes() for name in mirror.news()}
     return record, files
 
 
-class Mirror(Watch):
+class Mirror(Callback):
     """Sends each new checkpoint home, with whatever else is new then."""
 
     def __init__(self, path: Path, line: Line) -> None:
@@ -185,11 +186,11 @@ class Mirror(Watch):
         self.known = whole_files(path)
         self.looked_at = time.monotonic()
 
-    def pause(self, now: Now) -> None:  # noqa: ARG002
+    def on_step(self, now: StepContext) -> None:  # noqa: ARG002
         if time.monotonic() - self.looked_at >= LOOK:
             self.send()
 
-    def lesson_over(self, method: Method, learned: Learned) -> None:  # noqa: ARG002
+    def on_task_end(self, method: Method, learned: Learned) -> None:  # noqa: ARG002
         self.looked_at = 0.0  # the checkpoint that is about to be written is worth a look at once
 
     def send(self) -> None:
@@ -238,7 +239,7 @@ class Home:
         if finished(path, Teller(self.tell)) is None:
             _, damaged = latest(path / "checkpoint", self.job.spec.plan, path.name)
             for text in damaged:
-                self.tell("caution", {"text": text})
+                self.tell("warning", {"text": text})
         return {name: (path / name).read_bytes() for name in whole_files(path)}
 
     def keep(self, files: Files) -> None:
@@ -253,7 +254,7 @@ class Home:
         assert self.path is not None
         self.keep(files)
         if read_record(self.path, thorough=True) is None:
-            raise Damaged(f"{self.path}: its worker sent no record; run it again", self.path)
+            raise CorruptFile(f"{self.path}: its worker sent no record; run it again", self.path)
         discard(self.path / "checkpoint")
 
     def close(self) -> None:

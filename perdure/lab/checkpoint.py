@@ -14,13 +14,13 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from perdure.errors import Damaged, PerdureError
+from perdure.errors import CorruptFile, PerdureError
 from perdure.lab.store import written
 from perdure.methods.method import Method
 from perdure.ops.tally import Running
 from perdure.train.evaluate import Score
 from perdure.train.plan import Plan
-from perdure.train.watch import Epoch, Learned, Standing
+from perdure.train.state import Epoch, FitState, Learned
 
 SCHEMA = 1
 KEY = "perdure"  # of the header's only entry: a checksum and JSON
@@ -34,7 +34,7 @@ class Saved:
     state: dict[str, Tensor]  # of the method
     remembered: dict[str, Any]
     learned: Learned
-    standing: Standing | None  # None between two lessons
+    standing: FitState | None  # None between two lessons
     threads: int
 
     def restore(self, method: Method) -> None:
@@ -49,7 +49,7 @@ class Saved:
             self.standing.momentum = {name: tensor.to(device) for name, tensor in self.standing.momentum.items()}
 
 
-def save(path: Path, digest: str, method: Method, learned: Learned, standing: Standing | None = None) -> None:
+def save(path: Path, digest: str, method: Method, learned: Learned, standing: FitState | None = None) -> None:
     """Write the file whole or not at all; `digest` says of which run it is."""
     groups = {METHOD: method.state_dict()}
     facts: dict[str, Any] = {
@@ -100,12 +100,12 @@ def load(path: Path, plan: Plan, digest: str | None = None) -> Saved:
             found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 — not a dictionary
         intact = check == f"{zlib.crc32(header.encode()):08x}"
         if not intact or {name: _sum(tensor) for name, tensor in found.items()} != facts["sums"]:
-            raise Damaged(f"{path}: damaged, its checksums are wrong", path)
+            raise CorruptFile(f"{path}: damaged, its checksums are wrong", path)
         if digest is not None and facts["digest"] != digest:
-            raise Damaged(f"{path}: of another run ({facts['digest']})", path)
+            raise CorruptFile(f"{path}: of another run ({facts['digest']})", path)
         return _saved(found, facts, plan)
     except (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Damaged(f"{path}: not a readable checkpoint ({type(error).__name__})", path) from None
+        raise CorruptFile(f"{path}: not a readable checkpoint ({type(error).__name__})", path) from None
 
 
 def _saved(found: dict[str, Tensor], facts: dict[str, Any], plan: Plan) -> Saved:
@@ -124,7 +124,7 @@ def _saved(found: dict[str, Tensor], facts: dict[str, Any], plan: Plan) -> Saved
         position = (at["epoch"], at["batches"], at["seconds"])
         tensors = (groups["momentum"], groups["chance"])
         running = Running(**at["running"])
-        standing = Standing(at["lesson"], schedule, groups["kept"], *position, history, *tensors, running)
+        standing = FitState(at["lesson"], schedule, groups["kept"], *position, history, *tensors, running)
     return Saved(groups[METHOD], facts["remembered"], learned, standing, facts["threads"])
 
 
@@ -133,7 +133,7 @@ def read_epochs(path: Path) -> list[Epoch]:
     try:
         return [_epoch(json.loads(line)) for line in path.read_text("utf-8").splitlines()]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise Damaged(f"{path}: not readable ({type(error).__name__})", path) from None
+        raise CorruptFile(f"{path}: not readable ({type(error).__name__})", path) from None
 
 
 def _epoch(plain: dict[str, Any]) -> Epoch:

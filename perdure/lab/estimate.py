@@ -11,13 +11,14 @@ from pathlib import Path
 import torch
 
 from perdure.errors import PerdureError
-from perdure.lab.opening import build, open_clean, with_threads
+from perdure.lab.build import build, open_clean, with_threads
 from perdure.lab.spec import RunSpec
 from perdure.lab.survey import data_key
 from perdure.methods.method import Method
+from perdure.train.callbacks import Callback, StepContext
 from perdure.train.evaluate import evaluate
 from perdure.train.fit import fit
-from perdure.train.watch import Epoch, Now, Watch
+from perdure.train.state import Epoch
 from perdure.types import Lesson, Split, Stream, cut
 
 WHOLE = 24  # an epoch of up to so many steps is timed whole
@@ -35,18 +36,18 @@ class Estimate:
     whole: bool  # whether a whole epoch was timed
 
 
-class Clock(Watch):
+class Clock(Callback):
     """Notes when steps and epochs end."""
 
     def __init__(self) -> None:
         self.steps: list[float] = []
         self.epoch_ended = 0.0
 
-    def pause(self, now: Now) -> None:
+    def on_step(self, now: StepContext) -> None:
         if now.at.batches:  # not after an epoch's evaluation
             self.steps.append(time.perf_counter())
 
-    def epoch(self, epoch: Epoch) -> None:  # noqa: ARG002
+    def on_epoch_end(self, epoch: Epoch) -> None:  # noqa: ARG002
         self.epoch_ended = time.perf_counter()
 
 
@@ -109,7 +110,7 @@ def estimate(spec: RunSpec, stream: Stream, device: torch.device, threads: int) 
 def _start_seconds() -> float:
     """What it takes to start a process that can do a run."""
     started = time.perf_counter()
-    subprocess.run([sys.executable, "-c", "import perdure.lab.job"], check=False, capture_output=True)
+    subprocess.run([sys.executable, "-c", "import perdure.lab.execute.job"], check=False, capture_output=True)
     return time.perf_counter() - started
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from perdure import registry
 from perdure.errors import WrongValue
-from perdure.lab.doses import Dose
+from perdure.lab.outlier_spec import OutlierSpec
 from perdure.methods.method import Method
 from perdure.nets.network import Network
 from perdure.ops.attacks import Ball, pgd
@@ -28,34 +28,34 @@ PLAN = Plan(rate=0.05, epochs=5, batch=32, schedule="linear", keep="last")  # of
 Adversary = Callable[[Tensor, Tensor], Tensor]  # pixels and labels to moved pixels
 
 
-def check_possible(stream: Stream, doses: Sequence[Dose]) -> None:
+def check_possible(stream: Stream, outlier_specs: Sequence[OutlierSpec]) -> None:
     """Whether the stream can have such outliers at all."""
-    for dose in doses:
+    for dose in outlier_specs:
         if dose.tasks and dose.tasks[-1] > len(stream):
             raise WrongValue(f"outliers {dose}: there is no task {dose.tasks[-1]}; the stream has {len(stream)}")
         if dose.kind == "foreign" and len(stream) == 1:
             raise WrongValue(f"outliers {dose}: foreign images come from other tasks, and there are none")
 
 
-def contaminated(stream: Stream, doses: Sequence[Dose], seed: int, network: str) -> Stream:
+def contaminated(stream: Stream, outlier_specs: Sequence[OutlierSpec], seed: int, network: str) -> Stream:
     """The stream with outliers among its training images, the same ones for every method and plan.
 
     Adversarial images are made against a fresh `network` that has learned that task alone for a few epochs.
     """
-    if not doses:
+    if not outlier_specs:
         return stream
     tasks = list(stream.tasks)
     for number in range(len(tasks)):
-        for dose in doses:
+        for dose in outlier_specs:
             if not dose.tasks or number + 1 in dose.tasks:
                 tasks[number] = replace(
                     tasks[number], train=_spoiled(tasks[number], number, dose, stream, seed, network)
                 )
-    told = f"{' and '.join(map(str, doses))} among the training images"
+    told = f"{' and '.join(map(str, outlier_specs))} among the training images"
     return replace(stream, tasks=tasks, notes={**stream.notes, "outliers": told})
 
 
-def _spoiled(task: Task, number: int, dose: Dose, stream: Stream, seed: int, network: str) -> Split:
+def _spoiled(task: Task, number: int, dose: OutlierSpec, stream: Stream, seed: int, network: str) -> Split:
     foreign = _others(stream, number) if dose.kind == "foreign" else None
     adversary = _adversary(stream, number, seed, network) if dose.kind == "adversarial" else None
     return contaminate(

@@ -15,10 +15,11 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from perdure.lab.measure import Gauge
+from perdure.lab.probe_run import Gauge
 from perdure.probes.probe import Work
+from perdure.train.callbacks import Callback
 from perdure.train.plan import Plan
-from perdure.train.watch import Epoch, Watch
+from perdure.train.state import Epoch
 from perdure.types import Lesson
 
 WORTH_SAYING = 5.0  # seconds
@@ -37,7 +38,7 @@ def bars(console: Console, count: ProgressColumn) -> Progress:
     return Progress(*columns, console=console, disable=not console.is_terminal)
 
 
-class Bar(Watch):
+class Bar(Callback):
     """One bar per run, which moves with every epoch."""
 
     def __init__(self, label: str, lessons: int, console: Console) -> None:
@@ -55,15 +56,15 @@ class Bar(Watch):
     ) -> None:
         self.progress.stop()
 
-    def caution(self, text: str) -> None:
-        self.console.print(f"caution: {text}", markup=False, soft_wrap=True)
+    def on_warning(self, text: str) -> None:
+        self.console.print(f"warning: {text}", markup=False, soft_wrap=True)
 
-    def lesson(self, lesson: Lesson, plan: Plan) -> None:
+    def on_task_start(self, lesson: Lesson, plan: Plan) -> None:
         self.now, self.epochs = lesson.index, plan.epochs
         lessons = max(self.lessons, self.now + 1)
         self.progress.update(self.bar, total=lessons * plan.epochs, completed=self.now * plan.epochs, visible=True)
 
-    def epoch(self, epoch: Epoch) -> None:
+    def on_epoch_end(self, epoch: Epoch) -> None:
         valid = epoch.valid
         said = f"task {epoch.lesson + 1}, epoch {epoch.epoch + 1}: loss {valid.loss:.3f}, {valid.accuracy:.1f} %"
         train = epoch.train

@@ -12,15 +12,14 @@ import torch
 
 import perdure
 from perdure import fast
-from perdure.errors import Damaged
+from perdure.errors import CorruptFile
 from perdure.lab import checkpoint
-from perdure.lab.cautions import cautions
+from perdure.lab.build import build, open_stream, resolve_device
 from perdure.lab.checkpoint import Saved
-from perdure.lab.measure import Gauge, asked, measure, open_run, with_stages
-from perdure.lab.opening import build, open_stream, usable
+from perdure.lab.probe_run import Gauge, asked, measure, open_run, with_stages
 from perdure.lab.saver import Saver, discard, latest, stoppable
+from perdure.lab.snapshots import Keeper
 from perdure.lab.spec import RunSpec
-from perdure.lab.stages import Keeper
 from perdure.lab.store import (
     finish,
     hold,
@@ -31,11 +30,13 @@ from perdure.lab.store import (
     write,
     write_lines,
 )
-from perdure.lab.watchers import watching
+from perdure.lab.trackers import watching
+from perdure.lab.warnings import warnings_for
 from perdure.methods.method import Method
-from perdure.ops.scores import average_accuracy, backward_transfer, forgetting, learning_accuracy
+from perdure.ops.metrics import average_accuracy, backward_transfer, forgetting, learning_accuracy
+from perdure.train.callbacks import Callback, Callbacks
 from perdure.train.learn import learn
-from perdure.train.watch import Learned, Several, Watch
+from perdure.train.state import Learned
 from perdure.types import Stream
 
 DEFINITIONS = {
@@ -57,7 +58,7 @@ def run(
     probes: Sequence[str] = (),
     stages: bool = False,
     without: Sequence[str] = (),
-    watch: Watch | None = None,
+    callback: Callback | None = None,
     gauge: Gauge | None = None,
     trackers: Sequence[str] = (),
     every: float = 60.0,
@@ -67,37 +68,39 @@ def run(
 
     A run that is finished is not computed again, and one that was interrupted goes on from its last checkpoint, of
     which one is written `every` so many seconds. With `stages` the method is kept as it was after each lesson.
-    `trackers` (tensorboard, mlflow, wandb) are told how it goes; a `gauge` watches the probes. A stream that is open
+    `trackers` (tensorboard, mlflow, wandb) are told how it goes; a `gauge` callbacks the probes. A stream that is open
     already, as `open_stream` opens it, is not opened again.
     """
     fast.keep_heap()
     wanted = [asked(name) for name in probes]
-    place = usable(device)
+    place = resolve_device(device)
     stream = stream or open_stream(spec, root)
     digest = spec.digest(stream.fingerprint)
-    path = run_directory(out, spec.shelf, spec.method, digest)
-    with hold(out, path), watching(trackers, spec, digest, path, watch or Watch()) as watch:
-        record = finished(path, watch)
+    path = run_directory(out, spec.benchmark_dir, spec.method, digest)
+    with hold(out, path), watching(trackers, spec, digest, path, callback or Callback()) as callback:
+        record = finished(path, callback)
         already_done = record is not None
         if record is None:
             method = build(spec, stream).to(place)
             looks_back = any(one.make(stream).needs_stages for one in wanted)
             keepers = [Keeper(path, digest)] if stages or looks_back else []
-            record = _go_on(spec, stream, method, path, digest, without, Several([watch, *keepers]), every)
+            record = _go_on(spec, stream, method, path, digest, without, Callbacks([callback, *keepers]), every)
         if {one.key for one in wanted} - read_probes(path, record).keys() or stages:
             opened = open_run(path, record, root, place, gauge or Gauge(), stream)
-            measure(with_stages(opened, watch) if stages else opened, wanted, watch)
+            measure(with_stages(opened, callback) if stages else opened, wanted, callback)
     return {**record, "probes": read_probes(path, record), "path": str(path), "already_done": already_done}
 
 
-def finished(path: Path, watch: Watch) -> dict[str, Any] | None:
+def finished(path: Path, callback: Callback) -> dict[str, Any] | None:
     """The record of a run that is finished and whole; what is damaged is named and set aside."""
     try:
         return read_record(path, thorough=True)
-    except Damaged as error:
+    except CorruptFile as error:
         # The record alone knows its files' checksums: what is damaged goes with it, or it would be trusted from now on.
         files = [file for file in {path / "record.json": None, error.file: None} if file.exists()]
-        watch.caution(f"{error}; set aside as {' and '.join(set_aside(file).name for file in files)}, and made again")
+        callback.on_warning(
+            f"{error}; set aside as {' and '.join(set_aside(file).name for file in files)}, and made again"
+        )
         return None
 
 
@@ -111,7 +114,7 @@ def _last_good(path: Path, spec: RunSpec, digest: str) -> tuple[Saved | None, li
         saved = checkpoint.load(model, spec.plan, digest)
         saved.learned.epochs = checkpoint.read_epochs(path / "epochs.jsonl")
         saved.learned.seconds = sum(epoch.seconds for epoch in saved.learned.epochs)
-    except Damaged as error:
+    except CorruptFile as error:
         aside = f"; set aside as {set_aside(error.file).name}" if error.file.exists() else ""
         return None, [*said, f"{error}{aside}"]
     return saved, said
@@ -124,11 +127,11 @@ def _go_on(
     path: Path,
     digest: str,
     without: Sequence[str],
-    watch: Watch,
+    callback: Callback,
     every: float,
 ) -> dict[str, Any]:
     """Learn from the last checkpoint on, or from the start, and write everything down."""
-    said = cautions(spec, method, without)
+    said = warnings_for(spec, method, without)
     saved, damaged = _last_good(path, spec, digest)
     if saved is not None:
         saved.restore(method)
@@ -138,7 +141,7 @@ def _go_on(
                 "another order, so that the last digits may differ from those of a run without a break"
             )
     for caution in (*damaged, *said):
-        watch.caution(caution)
+        callback.on_warning(caution)
     learned = saved.learned if saved else Learned()
     saver = Saver(path / "checkpoint", digest, learned, every)
     write(path / "spec.toml", tomli_w.dumps(_for_toml(spec.plain())).encode())
@@ -149,7 +152,7 @@ def _go_on(
             stream,
             spec.plan,
             spec.seed,
-            Several([watch, saver]),
+            Callbacks([callback, saver]),
             judged_on=spec.judged_on,
             learned=learned,
             since=since,

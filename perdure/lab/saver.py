@@ -8,18 +8,19 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from perdure.errors import Damaged, PerdureError, Stopped
+from perdure.errors import CorruptFile, Interrupted, PerdureError
 from perdure.lab import checkpoint
 from perdure.lab.checkpoint import Saved
 from perdure.lab.store import set_aside
 from perdure.methods.method import Method
+from perdure.train.callbacks import Callback, StepContext
 from perdure.train.plan import Plan
-from perdure.train.watch import Learned, Now, Standing, Watch
+from perdure.train.state import FitState, Learned
 
 KEPT = 2  # checkpoints: should the latest turn out damaged, there is the one before
 
 
-class Saver(Watch):
+class Saver(Callback):
     """Writes a checkpoint after every lesson, and within one when `every` seconds have passed since the last."""
 
     def __init__(self, folder: Path, digest: str, learned: Learned, every: float) -> None:
@@ -27,19 +28,19 @@ class Saver(Watch):
         self.saved_at = time.monotonic()  # a clock that never goes backwards
         self.asked_to_stop: int | None = None
 
-    def pause(self, now: Now) -> None:
+    def on_step(self, now: StepContext) -> None:
         if self.asked_to_stop is not None:
-            self.save(now.method, now.standing())
+            self.save(now.method, now.state())
             self.stop(f"task {now.at.lesson + 1}, epoch {now.at.epoch + 1}")
         elif time.monotonic() - self.saved_at >= self.every:
-            self.save(now.method, now.standing())
+            self.save(now.method, now.state())
 
-    def lesson_over(self, method: Method, learned: Learned) -> None:
+    def on_task_end(self, method: Method, learned: Learned) -> None:
         self.save(method, None)
         if self.asked_to_stop is not None:
             self.stop(f"the end of task {len(learned.matrix)}")
 
-    def save(self, method: Method, standing: Standing | None) -> None:
+    def save(self, method: Method, standing: FitState | None) -> None:
         before = _numbered(self.folder)
         number = before[-1][0] + 1 if before else 1
         checkpoint.save(self.folder / f"{number:06d}.safetensors", self.digest, method, self.learned, standing)
@@ -48,7 +49,9 @@ class Saver(Watch):
 
     def stop(self, where: str) -> None:
         assert self.asked_to_stop is not None
-        raise Stopped(f"stopped at {where}; all is saved, and the same command goes on from there", self.asked_to_stop)
+        raise Interrupted(
+            f"interrupted at {where}; completed work is saved, run the same command to resume", self.asked_to_stop
+        )
 
 
 def latest(folder: Path, plan: Plan, digest: str) -> tuple[Saved | None, list[str]]:
@@ -57,7 +60,7 @@ def latest(folder: Path, plan: Plan, digest: str) -> tuple[Saved | None, list[st
     for _, path in reversed(_numbered(folder)):
         try:
             return checkpoint.load(path, plan, digest), said
-        except Damaged as error:
+        except CorruptFile as error:
             said.append(f"{error}; set aside as {set_aside(path).name}")
     return None, said
 

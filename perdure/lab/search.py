@@ -15,7 +15,7 @@ from typing import Any, get_args, get_origin
 
 from perdure import registry
 from perdure.errors import PerdureError, UnknownName, WrongValue
-from perdure.lab.job import Event, Executor, Job
+from perdure.lab.execute.job import Event, Executor, Job
 from perdure.lab.spec import RunSpec, spec
 from perdure.lab.store import hold
 from perdure.schema import Value, meant, values_of
@@ -182,7 +182,7 @@ def _tried(
     for event in executor.do([job(one) for one, _ in runs.values()]):
         heard(event)
         if event.kind == "stopped":
-            raise PerdureError("stopped; the same command goes on with the search")
+            raise PerdureError("interrupted; run the same command to resume the search")
         for index in owners[event.job]:
             if event.kind == "done":
                 scores[index].append(event.facts["record"]["acc"])
@@ -192,7 +192,7 @@ def _tried(
 
 
 def _place(search: Search, out: Path) -> Path:
-    return out / "searches" / f"{search.base.method}-{search.base.shelf}-{search.digest()}.db"
+    return out / "searches" / f"{search.base.method}-{search.base.benchmark_dir}-{search.digest()}.db"
 
 
 def _study(optuna: ModuleType, path: Path, opened: Callable[..., Any], **how: Any) -> Any:

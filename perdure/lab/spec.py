@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 
 from perdure import registry
 from perdure.errors import UnknownName, WrongValue
-from perdure.lab.doses import doses
+from perdure.lab.outlier_spec import outlier_specs
 from perdure.schema import Value, checked, meant, values_of
 from perdure.train.plan import Plan
 
@@ -66,7 +66,7 @@ class RunSpec:
     plan: Plan
     settings: dict[str, Any]  # of the benchmark
     judged_on: Judged = "test"  # which images fill the accuracy matrix
-    outliers: str = ""  # among the training images, as `lab.doses` reads them
+    outliers: str = ""  # among the training images, as `lab.outlier_specs` reads them
 
     def plain(self) -> dict[str, Any]:
         """As data; a stream without outliers is not said to have none, so that older runs keep their names."""
@@ -91,7 +91,7 @@ class RunSpec:
         return blake2b(text.encode(), digest_size=8).hexdigest()
 
     @property
-    def shelf(self) -> str:
+    def benchmark_dir(self) -> str:
         """The benchmark's name as a folder can bear it."""
         kind, place = split_name(self.benchmark)
         return f"{kind}-{Path(place).resolve().name}" if place else kind
@@ -140,7 +140,7 @@ def spec(
         plan=Plan(**checked("the plan", Plan, planned)),
         settings=_settings(kind, opener, settings or {}),
         judged_on=judged_on,
-        outliers="+".join(map(str, doses(outliers))),
+        outliers="+".join(map(str, outlier_specs(outliers))),
     )
 
 

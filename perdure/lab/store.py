@@ -23,7 +23,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from perdure.errors import Busy, Damaged, PerdureError
+from perdure.errors import CorruptFile, PerdureError, RunLocked
 
 SCHEMA = 1  # of record.json
 
@@ -105,7 +105,7 @@ def hold(root: Path, path: Path) -> Iterator[None]:
             who = worker.read_text().strip()
         except OSError:
             who = "another process"
-        raise Busy(f"{path}: {who} is at work on it; wait for it, or stop it") from None
+        raise RunLocked(f"{path}: {who} is at work on it; wait for it, or stop it") from None
     except OSError as error:
         raise _cannot_hold(error, locks) from None
     try:
@@ -137,24 +137,24 @@ def finish(path: Path, record: Mapping[str, Any], files: Iterable[str]) -> dict[
 
 
 def read_record(path: Path, thorough: bool = False) -> dict[str, Any] | None:
-    """The record of a finished run; None if there is none. Raises Damaged if it, or a file it names, is not whole."""
+    """The record of a finished run, or None. Raises CorruptFile if it, or a file it names, is not whole."""
     place = path / "record.json"
     try:
         record = json.loads(place.read_text("utf-8"))
     except FileNotFoundError:
         return None
     except (OSError, ValueError):
-        raise Damaged(f"{place}: not a readable record", place) from None
+        raise CorruptFile(f"{place}: not a readable record", place) from None
     if not isinstance(record, dict) or not isinstance(record.get("schema"), int):
-        raise Damaged(f"{place}: not a record of a run", place)
+        raise CorruptFile(f"{place}: not a record of a run", place)
     if record["schema"] > SCHEMA:
         raise PerdureError(f"{place}: written by a newer perdure (schema {record['schema']}); update to read it")
     if record.get("check") != _check(record):
-        raise Damaged(f"{place}: damaged, its checksum is wrong", place)
+        raise CorruptFile(f"{place}: damaged, its checksum is wrong", place)
     if thorough:
         for name, wanted in record["files"].items():
             if file_sum(file := path / name) != wanted:
-                raise Damaged(f"{file}: damaged or gone, its checksum is not the one in the record", file)
+                raise CorruptFile(f"{file}: damaged or gone, its checksum is not the one in the record", file)
     return record
 
 

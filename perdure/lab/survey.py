@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from perdure import registry
-from perdure.errors import Damaged, PerdureError, WrongValue
-from perdure.lab.measure import asked
-from perdure.lab.opening import build, open_clean
+from perdure.errors import CorruptFile, PerdureError, WrongValue
+from perdure.lab.build import build, open_clean
+from perdure.lab.probe_run import asked
 from perdure.lab.spec import RunSpec
 from perdure.lab.store import read_probes, read_record, run_directory, write_json
 from perdure.methods.method import Method
@@ -29,7 +29,7 @@ class Planned:
 
 
 def survey(specs: Sequence[RunSpec], *, out: Path, root: Path | None, probes: Sequence[str]) -> list[Planned]:
-    """Look at every run's directory. Data are opened once for all runs that share them, and not kept."""
+    """Output at every run's directory. Data are opened once for all runs that share them, and not kept."""
     streams: dict[str, list[int]] = {}
     for number, spec in enumerate(specs):
         streams.setdefault(data_key(spec), []).append(number)
@@ -62,11 +62,11 @@ def forget_error(planned: Planned) -> None:
 
 
 def _look(spec: RunSpec, stream: Stream, out: Path, probes: Sequence[str]) -> Planned:
-    path = run_directory(out, spec.shelf, spec.method, spec.digest(stream.fingerprint))
+    path = run_directory(out, spec.benchmark_dir, spec.method, spec.digest(stream.fingerprint))
     lessons = lessons_of(spec, stream)
     try:
         record = read_record(path)
-    except Damaged:  # whoever does the run sets it aside
+    except CorruptFile:  # whoever does the run sets it aside
         return Planned(spec, path, lessons)
     except PerdureError as error:
         return Planned(spec, path, lessons, error=str(error))

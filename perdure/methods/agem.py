@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from perdure.memory.replay_buffer import Capacity, TaskBuffer, yield_to
 from perdure.methods.method import Method, Need
 from perdure.nets.network import Network
-from perdure.ops.replay import Capacity, TaskMemory, yield_to
 from perdure.schema import Count
 from perdure.types import Batch, Gradient, Lesson
 
@@ -27,7 +27,7 @@ class AGEM(Method):
         replay_batch: Count = 64,  # images drawn from them for each batch; the authors' code has 256
     ) -> None:
         super().__init__(net)
-        self.memory = TaskMemory(memory)
+        self.memory = TaskBuffer(memory)
         self.replay_batch = replay_batch
         # steps that met the memory, and those of them that conflicted
         self.tally: Tensor

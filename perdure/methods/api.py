@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from perdure.memory.bank import TensorBank
 from perdure.methods.gpm import GPM
 from perdure.nets.network import Network
 from perdure.ops.algebra import grad
-from perdure.ops.bank import Bank
-from perdure.ops.dual import DualMemory
-from perdure.ops.growth import effective, expansion, fresh_columns, patch_norms, retain_ratio, transform, transformed
+from perdure.ops.dual_gpm import DualMemory
+from perdure.ops.expansion import effective, expansion, fresh_columns, patch_norms, retain_ratio, transform, transformed
 from perdure.ops.shield import Shield
 from perdure.ops.subspace import Layer
 from perdure.schema import Count, Reading, Share, Weight
@@ -43,8 +43,8 @@ class API(GPM):
         self.memory = DualMemory(thin=variant == "released")
         self.floor = floor
         self.growth = growth
-        self.grown, self.transforms = Bank(trainable=True), Bank(trainable=True)  # E and Φ, as "layer.task"
-        self.ratios = Bank()  # layer → share of its gradient that the latest task was left with
+        self.grown, self.transforms = TensorBank(trainable=True), TensorBank(trainable=True)  # E and Φ, as "layer.task"
+        self.ratios = TensorBank()  # layer → share of its gradient that the latest task was left with
         self.now = 0
 
     # ── before a later task: how much can it learn, and growth where that is too little ─────────────────────

@@ -6,10 +6,10 @@ through the network at once.
 
 from typing import Any, ClassVar
 
+from perdure.memory.replay_buffer import Capacity, ReservoirBuffer, join
 from perdure.methods.method import Method, Need
 from perdure.nets.network import Network
 from perdure.ops.algebra import clip
-from perdure.ops.replay import Capacity, Reservoir, join
 from perdure.schema import Count, Positive
 from perdure.types import Batch, Gradient
 
@@ -27,7 +27,7 @@ class ER(Method):
         clip: Positive | None = None,  # longest gradient; none leaves it as it is
     ) -> None:
         super().__init__(net)
-        self.memory = Reservoir(memory)
+        self.memory = ReservoirBuffer(memory)
         self.replay_batch = replay_batch
         self.clip = clip
         self.filling = False

@@ -7,10 +7,10 @@ diagonal of the Fisher information: the squared gradients of the loss where a ta
 from typing import Any
 
 from perdure import fast
+from perdure.memory.bank import TensorBank
 from perdure.methods.method import Method
 from perdure.nets.network import Network
 from perdure.ops.algebra import clip, grad
-from perdure.ops.bank import Bank
 from perdure.ops.fisher import diagonal_fisher, merge, pulled, quadratic_penalty
 from perdure.schema import Count, Positive, Weight
 from perdure.types import Batch, Gradient, Lesson, Weights
@@ -29,8 +29,8 @@ class EWC(Method):
         self.coefficient = coefficient
         self.clip = clip
         self.fisher_batch = fisher_batch
-        self.fisher = Bank()  # F: mean over the tasks so far
-        self.anchor = Bank()  # θ*: the weights after the last of them
+        self.fisher = TensorBank()  # F: mean over the tasks so far
+        self.anchor = TensorBank()  # θ*: the weights after the last of them
 
     def gradient(self, batch: Batch) -> Gradient:
         """Of CE + (λ/2) Σ F (θ − θ*)²; heads that no task has used have no springs."""

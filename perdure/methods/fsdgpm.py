@@ -12,12 +12,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from perdure.memory.bank import TensorBank
+from perdure.memory.replay_buffer import Capacity, ReservoirBuffer, join
 from perdure.methods.gpm import GPM
 from perdure.methods.method import Need
 from perdure.nets.network import Network
 from perdure.ops.algebra import clip, waits
-from perdure.ops.bank import Bank
-from perdure.ops.replay import Capacity, Reservoir, join
 from perdure.ops.soft import soft_part
 from perdure.ops.subspace import extend
 from perdure.ops.uphill import Nearby, Thin, Thinning, Uphill, total
@@ -65,8 +65,8 @@ class FSDGPM(GPM):
         self.second_order = second_order
         self.learn_norms = learn_norms
         self.reading = variant
-        self.replay = Reservoir(memory)
-        self.importance, self.speed = Bank(), Bank()  # λ and its momentum, by layer
+        self.replay = ReservoirBuffer(memory)
+        self.importance, self.speed = TensorBank(), TensorBank()  # λ and its momentum, by layer
         self.slowing, self.filling, self.attached = 1.0, False, True
 
     def begin(self, lesson: Lesson) -> None:  # noqa: ARG002

@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from perdure.memory.budget import extend_within, protected
 from perdure.methods.method import Method
 from perdure.nets.network import Network
-from perdure.ops.budget import extend_within, protected
 from perdure.ops.shield import Shield
 from perdure.ops.subspace import GradientMemory, layer_inputs, representations
 from perdure.schema import Bytes, Count, Share, Variant
@@ -90,7 +90,7 @@ class GPM(Method):
         each layer takes patches of its first few images."""
         self.eval()
         backbone = self.net.backbone
-        inputs = layer_inputs(backbone, lambda: self.look(batch.x, batch.task))
+        inputs = layer_inputs(backbone, lambda: self.forward(batch.x, batch.task))
         return representations(inputs, backbone.layers(), backbone.patch_images)
 
     def memory_bytes(self) -> dict[str, int]:

@@ -6,11 +6,11 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from perdure.nets.network import Look, Network
+from perdure.nets.network import Network, Output
 from perdure.ops.algebra import grad
 from perdure.ops.losses import cross_entropy
 from perdure.ops.tally import Running
-from perdure.types import Batch, Gradient, Lesson, Part, Task, TaskOf, Weights
+from perdure.types import Batch, Gradient, Lesson, Part, Task, TaskIds, Weights
 
 Need = Literal["task-identity", "stored-data"]
 """What a method may need in use: to be told which task an image belongs to; to keep training images of old tasks."""
@@ -75,16 +75,16 @@ class Method(nn.Module):
 
     # ── given ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    def look(self, x: Tensor, task: TaskOf, weights: Weights | None = None, quiet: bool = False) -> Look:
+    def forward(self, x: Tensor, task: TaskIds, weights: Weights | None = None, quiet: bool = False) -> Output:
         """One forward, with any weights: logits and unit-length features."""
         if weights is None and type(self).weights is Method.weights:
-            found: Look = self.net(x, task, quiet)  # they are where they belong
+            found: Output = self.net(x, task, quiet)  # they are where they belong
             return found
         own = self.weights(task if isinstance(task, int) else None) if weights is None else weights
-        look: Look = functional_call(self.net, dict(own), (x, task, quiet))
+        look: Output = functional_call(self.net, dict(own), (x, task, quiet))
         return look
 
     def loss(self, batch: Batch, weights: Weights | None = None) -> Tensor:
-        logits = self.look(batch.x, batch.task, weights).logits
+        logits = self.forward(batch.x, batch.task, weights).logits
         self.running.see(batch, logits)
         return cross_entropy(logits, batch.y)

@@ -12,11 +12,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from perdure.memory.bank import TensorBank
 from perdure.methods.method import Method
 from perdure.nets.network import Network
 from perdure.ops.algebra import clip
-from perdure.ops.bank import Bank
-from perdure.ops.recursive import update
+from perdure.ops.rls import update
 from perdure.ops.shield import Shield
 from perdure.ops.subspace import Layer, columns, layer_inputs
 from perdure.schema import Count, Positive
@@ -44,7 +44,7 @@ class OWM(Method):
         self.linear_decay = linear_decay
         self.patch_stride = patch_stride
         self.clip = clip
-        self.projectors = Bank()  # layer → P (d, d), never reset
+        self.projectors = TensorBank()  # layer → P (d, d), never reset
         self.first, self.images = True, 1  # of the lesson at hand: is it the first, and how many images has it
         self.epochs, self.of, self.seen = 0, 1, 0  # epochs done, of how many, and images seen in this one
 

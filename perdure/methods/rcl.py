@@ -13,7 +13,7 @@ from torch import Tensor
 
 from perdure import fast
 from perdure.methods.gpm import GPM
-from perdure.nets.network import Look, Network
+from perdure.nets.network import Network, Output
 from perdure.ops.apart import apart
 from perdure.ops.losses import (
     cross_entropy,
@@ -22,7 +22,7 @@ from perdure.ops.losses import (
     released_uniform_alignment,
     uniform_alignment,
 )
-from perdure.ops.mixing import Mixing, Mixture, draw_mixing, shift
+from perdure.ops.mixup import Mixing, Mixture, draw_mixing, shift
 from perdure.ops.noise import spread_weights
 from perdure.ops.uphill import Nearby, Thinning, Uphill, worst_nearby
 from perdure.schema import Bytes, Count, Positive, Share, Variant, Weight
@@ -172,13 +172,13 @@ class RCL(GPM):
             return Losses(plain, mixed, released_uniform_alignment(look.features, mixed_look.features))
         return Losses(plain, mixed, uniform_alignment(look.features, mixed_look.features, mixing.partner))
 
-    def looks(self, batch: Batch, mixed_x: Tensor, weights: Weights, quiet: bool) -> tuple[Look, Look]:
+    def looks(self, batch: Batch, mixed_x: Tensor, weights: Weights, quiet: bool) -> tuple[Output, Output]:
         """At raw and at mixed images, which never share batch statistics; both at once where the network allows it."""
         if not (fast.on("together") and self.net.backbone.together):
-            return self.look(batch.x, batch.task, weights, quiet), self.look(mixed_x, batch.task, weights, quiet)
+            return self.forward(batch.x, batch.task, weights, quiet), self.forward(mixed_x, batch.task, weights, quiet)
         task = batch.task if isinstance(batch.task, int) else torch.cat([batch.task, batch.task])
         with apart(batch.x, mixed_x) as both:
-            look, mixed_look = self.look(both.joint, task, weights, quiet).split(len(batch))
+            look, mixed_look = self.forward(both.joint, task, weights, quiet).split(len(batch))
         return look, mixed_look
 
     def facts(self) -> dict[str, Any]:

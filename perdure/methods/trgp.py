@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from perdure import fast
+from perdure.memory.bank import TensorBank
 from perdure.methods.gpm import GPM
-from perdure.nets.network import Look, Network
-from perdure.ops.bank import Bank
-from perdure.ops.relation import Rescaling, joint_space, related, scaled
+from perdure.nets.network import Network, Output
 from perdure.ops.subspace import extend
+from perdure.ops.trust_region import Rescaling, joint_space, related, scaled
 from perdure.ops.uphill import Factoring
 from perdure.schema import Count, Reading, Share
-from perdure.types import Gradient, Lesson, TaskOf, Weights
+from perdure.types import Gradient, Lesson, TaskIds, Weights
 
 
 class TRGP(GPM):
@@ -42,9 +42,9 @@ class TRGP(GPM):
         self.trust = trust
         self.trust_samples = trust_samples
         self.reading = variant
-        self.spaces = Bank()  # "lesson/layer" → B (d, k), the lesson's own space
-        self.scales = Bank()  # "task/lesson/layer" → S (k, k), by which a learned task scales that space
-        self.live = Bank(trainable=True)  # "lesson/layer" → S of the lesson at hand
+        self.spaces = TensorBank()  # "lesson/layer" → B (d, k), the lesson's own space
+        self.scales = TensorBank()  # "task/lesson/layer" → S (k, k), by which a learned task scales that space
+        self.live = TensorBank(trainable=True)  # "lesson/layer" → S of the lesson at hand
         self.learning: tuple[int, ...] = ()  # the tasks of the lesson at hand
         self.linear: tuple[str, ...] = ()  # layers whose weights nothing but linear layers read
 
@@ -87,17 +87,17 @@ class TRGP(GPM):
             by_layer.setdefault(key.partition("/")[2], []).append((self.spaces[key], scale))
         return by_layer
 
-    def look(self, x: Tensor, task: TaskOf, weights: Weights | None = None, quiet: bool = False) -> Look:
+    def forward(self, x: Tensor, task: TaskIds, weights: Weights | None = None, quiet: bool = False) -> Output:
         """While it learns, with weights that change in every step, linear layers scale what they read instead."""
         if weights is not None or not self.training or not fast.on("scales"):
-            return super().look(x, task, weights, quiet)
+            return super().forward(x, task, weights, quiet)
         plain, names = super().trainable(), self.net.weight_names()
         own = self.spaces_of(task if isinstance(task, int) else None)
         spaces = {names[layer]: pairs for layer, pairs in own.items()}
         inputs = {names[layer]: spaces.pop(names[layer]) for layer in self.linear if names[layer] in spaces}
         with Rescaling(plain, inputs):
             others = {name: scaled(plain[name], pairs) for name, pairs in spaces.items()}
-            return super().look(x, task, {**plain, **others}, quiet)
+            return super().forward(x, task, {**plain, **others}, quiet)
 
     def project(self, gradient: Gradient, done: Container[str] = ()) -> Gradient:
         """As GPM; scales are free. The released code leaves batch norm free as well."""

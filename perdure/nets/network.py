@@ -11,20 +11,20 @@ from perdure import fast
 from perdure.errors import TooFewSamples
 from perdure.ops.apart import parts
 from perdure.ops.subspace import Layer, layers_of
-from perdure.types import TaskOf
+from perdure.types import TaskIds
 
 
 @dataclass(frozen=True)
-class Look:
+class Output:
     """What one forward shows."""
 
     logits: Tensor  # (n, classes)
     features: Tensor  # (n, d), unit length
 
-    def split(self, rows: int) -> "list[Look]":
+    def split(self, rows: int) -> "list[Output]":
         """Of so many images at a time."""
         pieces = zip(torch.split(self.logits, rows), torch.split(self.features, rows), strict=True)
-        return [Look(logits, features) for logits, features in pieces]
+        return [Output(logits, features) for logits, features in pieces]
 
 
 class Backbone(nn.Module):
@@ -70,7 +70,7 @@ class Network(nn.Module):
         like = next(self.backbone.parameters())
         self.heads.append(nn.Linear(self.backbone.width, classes, bias=False, device=like.device, dtype=like.dtype))
 
-    def forward(self, x: Tensor, task: TaskOf, quiet: bool = False) -> Look:
+    def forward(self, x: Tensor, task: TaskIds, quiet: bool = False) -> Output:
         """Logits of the task's own head, and features, which a `quiet` forward takes without dropout after
         convolutions. With one task per sample, rows of logits are padded with −∞ up to the largest head."""
         if len(parts(x)[0]) < 2 and self._needs_batch_statistics():
@@ -81,9 +81,9 @@ class Network(nn.Module):
         with torch.autocast(x.device.type, torch.bfloat16, enabled=self.in_bf16 and self.training):
             hidden, placed = self.backbone(x, quiet)
             logits = self._logits(hidden, task)
-        return Look(logits.to(x.dtype), F.normalize(placed.to(x.dtype), dim=1))
+        return Output(logits.to(x.dtype), F.normalize(placed.to(x.dtype), dim=1))
 
-    def _logits(self, hidden: Tensor, task: TaskOf) -> Tensor:
+    def _logits(self, hidden: Tensor, task: TaskIds) -> Tensor:
         if isinstance(task, int):
             logits: Tensor = self.heads[task](hidden)
             return logits

@@ -111,7 +111,7 @@ def pgd(
         for _ in range(steps):
             _, _, slope = victim.slope(moved, loss)
             moved = ball.project(moved + stride * ball.steepest(slope), x, victim.bounds)
-        tried.look(moved)
+        tried.forward(moved)
     return tried.worst()
 
 
@@ -168,7 +168,7 @@ def _climb(victim: Victim, x: Tensor, ball: Ball, steps: int, start: Tensor, tri
             ahead = ball.project(ahead, x, victim.bounds)
         before, here = here, ahead
         if step == steps:  # nothing follows that would need its slope
-            tried.look(here)
+            tried.forward(here)
             return
         below = height
         height, slope = tried.slope(here)
@@ -224,11 +224,11 @@ def square(victim: Victim, x: Tensor, y: Tensor, ball: Ball, *, queries: int = 5
     begin = _stripes if ball.norm == "linf" else _tiles
     tried = _Tried(victim, x, y, lambda logits: -_margins(logits, y))
     here = ball.project(begin(x, ball.radius, chance), x, victim.bounds)
-    height = tried.look(here)
+    height = tried.forward(here)
     for query in range(1, queries):
         side = _side(query / queries, x, smallest=1 if ball.norm == "linf" else 3)
         ahead = ball.project(propose(here, x, ball.radius, side, chance), x, victim.bounds)
-        reached = tried.look(ahead)
+        reached = tried.forward(ahead)
         better = reached > height
         here, height = torch.where(_wide(better, x), ahead, here), torch.where(better, reached, height)
     return tried.worst()
@@ -253,9 +253,9 @@ class _Tried:
         self.whole = self.each = x
         self.right = torch.ones_like(y, dtype=torch.bool)
         self.height = torch.full(y.shape, -torch.inf, dtype=x.dtype, device=x.device)
-        self.look(x)
+        self.forward(x)
 
-    def look(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """The loss of each image."""
         logits = self.victim.logits(x)
         loss = self.loss(logits)
@@ -270,7 +270,7 @@ class _Tried:
 
     def worst(self) -> Tensor:
         """Of all batches that were looked at, and of the one made up of the worst of each image: fewest right."""
-        self.look(self.each)
+        self.forward(self.each)
         return self.whole
 
     def _keep(self, x: Tensor, logits: Tensor, loss: Tensor) -> None:

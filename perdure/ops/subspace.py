@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from perdure import fast
-from perdure.ops.bank import Bank
+from perdure.memory.bank import TensorBank
 from perdure.ops.shield import Projection
 from perdure.types import Gradient
 
@@ -176,7 +176,7 @@ def project(gradient: Tensor, basis: Tensor) -> Tensor:
     return (rows - (rows @ basis) @ basis.T).view_as(gradient)
 
 
-class GradientMemory(Bank):
+class GradientMemory(TensorBank):
     """Layer → basis (d, k) with orthonormal columns."""
 
     def extend(self, representations: Mapping[str, Tensor], threshold: float) -> None:

@@ -41,7 +41,7 @@ class _Plain(nn.Module):
         self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.method.look(self.scaling.normalize(x), self.task).logits
+        return self.method.forward(self.scaling.normalize(x), self.task).logits
 
     def train(self, mode: bool = True) -> Self:  # noqa: ARG002
         """Libraries switch modes at will; this one stays in evaluation."""

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from perdure.ops.calibration import Reliability, brier, by_mass, by_width, reliability
-from perdure.ops.scores import wilson
+from perdure.ops.metrics import wilson
 from perdure.probes.probe import Measured, Probe, Sight, Subject, Work
 from perdure.schema import Count
 

@@ -67,7 +67,7 @@ class Capacity(Probe):
         patches of the first few."""
         (x, _), *_ = sight.batches(self.images, size=self.images)
         backbone = sight.method.net.backbone
-        inputs = layer_inputs(backbone, lambda: sight.look(x))
+        inputs = layer_inputs(backbone, lambda: sight.forward(x))
         return representations(inputs, backbone.layers(), backbone.patch_images)
 
     def _summed_up(self, subject: Subject, layers: dict[str, dict[str, Any]]) -> Measured:

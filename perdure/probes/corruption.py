@@ -9,7 +9,7 @@ from torch import Tensor
 
 from perdure.errors import BadData, UnknownName, WrongValue
 from perdure.ops.corruptions import KINDS, SEVERITIES, corrupt
-from perdure.ops.scores import wilson
+from perdure.ops.metrics import wilson
 from perdure.probes.probe import Measured, Probe, Sight, Subject, Work
 from perdure.schema import Count
 from perdure.seeding import generator

@@ -28,7 +28,7 @@ def batch_losses(sight: Sight, images: int | None, worth: int = 1) -> landscape.
 
     def terms(weights: Weights) -> Iterator[Tensor]:
         for x, y in sight.batches(images):
-            logits = sight.look(x, {**sight.weights, **weights}).logits
+            logits = sight.forward(x, {**sight.weights, **weights}).logits
             sight.meter.add(Work(slopes=(worth - 1) * len(x)))
             yield F.cross_entropy(logits, y, reduction="sum") / count
 

@@ -18,7 +18,7 @@ from perdure.ops.geometry import (
     trained_plane,
 )
 from perdure.ops.losses import uniformity
-from perdure.ops.scores import wilson
+from perdure.ops.metrics import wilson
 from perdure.probes.probe import Measured, PartName, Probe, Subject, Work
 from perdure.schema import Count
 
@@ -89,7 +89,7 @@ class Geometry(Probe):
         for task in range(len(subject.tasks)):
             sight = subject.sight(task, part)
             for x, y in sight.batches(self.images):
-                features.append(sight.look(x).features.cpu())
+                features.append(sight.forward(x).features.cpu())
                 labels.append(y.cpu())
                 tasks.append(torch.full_like(labels[-1], task))
         return torch.cat(features).double(), torch.cat(tasks), torch.cat(labels)

@@ -24,7 +24,7 @@ from torch import Tensor
 from perdure.errors import WrongValue
 from perdure.ops.attacks import Ball, Victim, fgsm, fgsm_takes, noise, pgd, pgd_takes, square, square_takes
 from perdure.ops.landscape import filter_normalized
-from perdure.ops.scores import wilson
+from perdure.ops.metrics import wilson
 from perdure.probes.probe import Measured, Probe, Sight, Subject, Work
 from perdure.probes.robustness import both_units
 from perdure.probes.verdicts import LEAST, RANKS, Check, Verdict, edge, verdict_of, worst

@@ -21,8 +21,8 @@ from perdure.methods.method import Method
 from perdure.ops.algebra import grad, norm
 from perdure.ops.attacks import Ball, noise
 from perdure.ops.contamination import outlier_rows
+from perdure.ops.metrics import wilson
 from perdure.ops.outliers import excess_loss, past_gradient, weight_span
-from perdure.ops.scores import wilson
 from perdure.probes.probe import BATCH, Measured, Probe, Sight, Subject, Work
 from perdure.schema import Count, Positive
 from perdure.seeding import generator
@@ -187,7 +187,7 @@ def view(sights: Sequence[Sight], x: Tensor, y: Tensor, right: Tensor) -> tuple[
     leaves = {name: weight.requires_grad_() for name, weight in backbone(own.weights).items()}
     images = x.detach().requires_grad_()
     with torch.enable_grad():
-        logits = own.look(images, {**own.weights, **leaves}).logits
+        logits = own.forward(images, {**own.weights, **leaves}).logits
         loss = F.cross_entropy(logits, y, reduction="none")
         slopes = grad(loss.sum(), {IMAGES: images, **leaves})
     logits = logits.detach()

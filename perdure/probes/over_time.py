@@ -10,7 +10,7 @@ import torch
 
 from perdure.methods.method import Method
 from perdure.ops.attacks import Ball, Norm, fgsm, fgsm_takes, pgd, pgd_takes
-from perdure.ops.scores import average_accuracy, backward_transfer, forgetting, learning_accuracy, wilson
+from perdure.ops.metrics import average_accuracy, backward_transfer, forgetting, learning_accuracy, wilson
 from perdure.probes.probe import Measured, Probe, Sight, Space, Subject, Work
 from perdure.probes.robustness import both_units, label
 from perdure.schema import Count, Weight

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from perdure.errors import WrongValue
 from perdure.methods.method import Method
-from perdure.nets.network import Look
+from perdure.nets.network import Output
 from perdure.types import Split, Task, Weights
 
 BATCH = 64
@@ -84,16 +84,16 @@ class Sight:
             x = self.split.pixels(rows).to(like.dtype)
             yield x if self.space == "pixels" else self.split.normalize(x), self.split.y[rows]
 
-    def look(self, x: Tensor, weights: Weights | None = None) -> Look:
+    def forward(self, x: Tensor, weights: Weights | None = None) -> Output:
         """One forward: logits and unit-length features, by other weights if given; with gradients if torch follows."""
         self.meter.add(Work(slopes=len(x)) if torch.is_grad_enabled() else Work(looks=len(x)))
         given = self.split.normalize(x) if self.space == "pixels" else x
-        return self.method.look(given, self.task, self.weights if weights is None else weights)
+        return self.method.forward(given, self.task, self.weights if weights is None else weights)
 
     def logits(self, x: Tensor) -> Tensor:
         """Without gradients."""
         with torch.no_grad():
-            return self.look(x).logits
+            return self.forward(x).logits
 
     def slope(self, x: Tensor, loss: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Logits (n, classes), the loss of each image (n,), and the gradient of their sum by the images.
@@ -102,7 +102,7 @@ class Sight:
         """
         start = x.detach().requires_grad_()
         with torch.enable_grad():
-            logits = self.look(start).logits
+            logits = self.forward(start).logits
             each = loss(logits)
             (slope,) = torch.autograd.grad(each.sum(), start)
         return logits.detach(), each.detach(), slope

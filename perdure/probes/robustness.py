@@ -23,7 +23,7 @@ from perdure.ops.attacks import (
     square,
     square_takes,
 )
-from perdure.ops.scores import wilson
+from perdure.ops.metrics import wilson
 from perdure.probes.probe import Measured, Probe, Sight, Space, Subject, Work
 from perdure.schema import Count, Positive
 from perdure.seeding import generator

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from perdure.errors import WrongValue
 from perdure.ops.attacks import Ball, Norm, pgd, pgd_takes
-from perdure.ops.scores import wilson
+from perdure.ops.metrics import wilson
 from perdure.probes.probe import Measured, Probe, Sight, Subject, Work
 from perdure.probes.robustness import both_units, label
 from perdure.probes.verdicts import edge, verdict_of

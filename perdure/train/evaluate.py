@@ -24,7 +24,7 @@ def evaluate(method: Method, split: Split, task: int, batch: int = 64) -> Score:
     method.eval()
     tally, weights = Tally(), method.weights(task)
     for x, y in split.batches(batch):
-        tally.add(method.look(x, task, weights).logits, y)
+        tally.add(method.forward(x, task, weights).logits, y)
     return score(tally)
 
 

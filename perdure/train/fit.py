@@ -9,22 +9,28 @@ from perdure.errors import Diverged
 from perdure.methods.method import Method
 from perdure.ops.tally import Running
 from perdure.seeding import chance, generator, set_generator_states
+from perdure.train.callbacks import Callback, StepContext
 from perdure.train.evaluate import evaluate_together, score
 from perdure.train.plan import Plan
 from perdure.train.sgd import SGD
-from perdure.train.watch import Epoch, Now, Standing, Watch
+from perdure.train.state import Epoch, FitState
 from perdure.types import Gradient, Lesson
 
 
 def fit(
-    method: Method, lesson: Lesson, plan: Plan, seed: int, watch: Watch | None = None, since: Standing | None = None
+    method: Method,
+    lesson: Lesson,
+    plan: Plan,
+    seed: int,
+    callback: Callback | None = None,
+    since: FitState | None = None,
 ) -> list[Epoch]:
     """Learn one lesson, or go on with it `since` it was interrupted.
 
     Batch order depends on (seed, lesson, epoch) alone, so methods can be compared pairwise.
     """
-    watch = watch or Watch()
-    watch.lesson(lesson, plan)
+    callback = callback or Callback()
+    callback.on_task_start(lesson, plan)
     if since is None:
         for part in lesson.parts:
             with chance(seed, "head", part.task):
@@ -33,7 +39,7 @@ def fit(
             method.begin(lesson)
     method.net.in_bf16 = plan.precision == "bf16"
     weights = method.trainable()
-    at = since or Standing(lesson.index, plan.schedule_for_lesson(), _copy(weights) if plan.keep == "best" else {})
+    at = since or FitState(lesson.index, plan.schedule_for_lesson(), _copy(weights) if plan.keep == "best" else {})
     sgd = SGD(weights, plan.momentum, at.momentum)
     while at.epoch < plan.epochs and not at.schedule.stopped:
         started = time.perf_counter() - at.seconds
@@ -49,7 +55,7 @@ def fit(
                 at.running.expect(batch)
                 sgd.step(method.gradient(batch), rate)
                 at.batches, at.seconds = at.batches + 1, time.perf_counter() - started
-                watch.pause(Now(method, at, sgd))
+                callback.on_step(StepContext(method, at, sgd))
         train = score(at.running) if at.running.samples else None
         if plan.train_scores:
             train = evaluate_together(method, ((p.task, p.train) for p in lesson.parts))
@@ -63,8 +69,8 @@ def fit(
             at.kept = _copy(weights)
         at.history.append(Epoch(lesson.index, at.epoch, rate, valid, train, best, time.perf_counter() - started))
         at.epoch, at.batches, at.seconds, at.running = at.epoch + 1, 0, 0.0, Running()
-        watch.epoch(at.history[-1])
-        watch.pause(Now(method, at, sgd))
+        callback.on_epoch_end(at.history[-1])
+        callback.on_step(StepContext(method, at, sgd))
     if plan.keep == "best":
         with torch.no_grad():
             torch._foreach_copy_(list(weights.values()), [at.kept[name] for name in weights])

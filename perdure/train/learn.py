@@ -7,10 +7,11 @@ from typing import Literal
 import torch
 
 from perdure.methods.method import Method
+from perdure.train.callbacks import Callback
 from perdure.train.evaluate import evaluate
 from perdure.train.fit import fit
 from perdure.train.plan import Plan
-from perdure.train.watch import Learned, Standing, Watch
+from perdure.train.state import FitState, Learned
 from perdure.types import Task
 
 
@@ -19,18 +20,18 @@ def learn(
     stream: Iterable[Task],
     plan: Plan,
     seed: int = 1,
-    watch: Watch | None = None,
+    callback: Callback | None = None,
     *,
     judged_on: Literal["test", "valid"] = "test",
     learned: Learned | None = None,
-    since: Standing | None = None,
+    since: FitState | None = None,
 ) -> Learned:
     """Learn task after task; after each lesson, test every task seen so far, or validate, where values are chosen.
 
     A run that was interrupted goes on: `learned` is what it had come to, and `since` where the lesson at hand stood.
     """
     learned = Learned() if learned is None else learned
-    watch = watch or Watch()
+    callback = callback or Callback()
     device = next(method.parameters()).device
 
     def arriving() -> Iterator[Task]:
@@ -42,13 +43,13 @@ def learn(
         if lesson.index < len(learned.matrix):
             continue
         started = time.perf_counter() - (since.spent() if since else 0.0)
-        learned.epochs += fit(method, lesson, plan, seed, watch, since)
+        learned.epochs += fit(method, lesson, plan, seed, callback, since)
         since = None
         _settle(device)
         learned.seconds += time.perf_counter() - started
         judges = [getattr(task, judged_on) for task in learned.tasks]
         learned.matrix.append([evaluate(method, split, i).accuracy for i, split in enumerate(judges)])
-        watch.lesson_over(method, learned)
+        callback.on_task_end(method, learned)
     return learned
 
 

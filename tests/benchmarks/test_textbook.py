@@ -15,7 +15,7 @@ from perdure.methods.gpm import GPM
 from perdure.methods.rcl import RCL
 from perdure.nets.alexnet import AlexNet
 from perdure.nets.network import Network
-from perdure.ops.mixing import Mixing
+from perdure.ops.mixup import Mixing
 from perdure.train.sgd import SGD
 from perdure.types import Batch
 

@@ -77,7 +77,7 @@ def test_show_tells_of_a_run_what_it_held(tmp_path: Path) -> None:
     words = ["run", "er", "synthetic", "--tasks", "1", "--plan", "epochs=1", "--without", "stored-data", "--json"]
     record = json.loads(perdure(*words, cwd=tmp_path).stdout)
     shown = perdure("show", record["path"], cwd=tmp_path).stdout
-    for word in ("er on synthetic, seed 1", "replay", "0.74 MB", "caution", "ACC"):
+    for word in ("er on synthetic, seed 1", "replay", "0.74 MB", "warning", "ACC"):
         assert word in shown
     assert json.loads(perdure("show", record["path"], "--json", cwd=tmp_path).stdout) == record
     (tmp_path / record["path"] / "record.json").write_text("{")
@@ -125,6 +125,6 @@ def test_ctrl_c_stops_with_one_line(tmp_path: Path) -> None:
     running.send_signal(signal.SIGINT)
     rest = running.communicate(timeout=60)[1]
     assert running.returncode == 130
-    assert "stopped" in rest
+    assert "interrupted" in rest
     assert "Traceback" not in rest
     assert not list(tmp_path.rglob("record.json"))

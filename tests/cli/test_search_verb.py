@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from perdure.cli.main import app
-from perdure.lab.job import Event, Job
+from perdure.lab.execute.job import Event, Job
 from perdure.lab.spec import RunSpec
 
 pytest.importorskip("optuna", reason="a search needs optuna")
@@ -29,7 +29,7 @@ def rounds(monkeypatch: pytest.MonkeyPatch) -> list[list[RunSpec]]:
         asked.append([job.spec for job in jobs])
         yield from (Event(number, "done", {"record": {"acc": 50.0}}) for number in range(len(jobs)))
 
-    monkeypatch.setattr("perdure.lab.executors.LocalExecutor.do", do)
+    monkeypatch.setattr("perdure.lab.execute.local.LocalExecutor.do", do)
     return asked
 
 
@@ -79,7 +79,7 @@ def test_places_are_those_of_the_executor(
     rounds: list[list[RunSpec]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two GPUs do two runs at a time, however many jobs there might be."""
-    monkeypatch.setattr("perdure.lab.executors.visible_gpus", lambda: ["0", "1"])
+    monkeypatch.setattr("perdure.lab.execute.local.visible_gpus", lambda: ["0", "1"])
     space = ("--space", "threshold=0.5..0.9", "--trials", "4", "--out", str(tmp_path))
     perdure("search", "gpm", "synthetic", *space, "--device", "cuda", "--jobs", "3")
     assert [len(specs) for specs in rounds] == [2, 2]

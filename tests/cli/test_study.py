@@ -14,8 +14,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from perdure.cli.main import app
-from perdure.lab.grid import read, specs
 from perdure.lab.store import finish, run_directory
+from perdure.lab.study_file import read, specs
 from perdure.train.plan import Plan
 
 PERDURE = [sys.executable, "-m", "perdure.cli.main"]
@@ -187,7 +187,7 @@ def test_tables_of_means_and_paired_differences(tmp_path: Path) -> None:
     assert "paired differences over n seeds" in text
     assert "95 %" in text
     assert "gpm − finetune │ 3 │ +2.00 [-0.48, +4.48] │ +0.00 [+0.00, +0.00]" in text
-    assert "caution" not in text
+    assert "warning" not in text
     found = json.loads(here(str(file), "--out", str(out), "--json").stdout)
     assert found["computed"] == 0
     assert found["groups"][1]["acc"] == {"mean": 72.0, "deviation": pytest.approx(10.535654), "n": 3}
@@ -232,7 +232,7 @@ def test_runs_that_are_not_alike_get_a_caution(tmp_path: Path) -> None:
     file.write_text(GRID)
     pretend(file, out, {"finetune": [70, 60, 80], "gpm": []})
     pretend(file, out, {"finetune": [], "gpm": [70, 60, 80]}, threads=4)
-    assert "caution: these runs differ in threads (1, 4)" in here(str(file), "--out", str(out)).stdout
+    assert "warning: these runs differ in threads (1, 4)" in here(str(file), "--out", str(out)).stdout
 
 
 def test_a_missing_probe_makes_a_run_undone(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from perdure.data.check import examine
 from perdure.data.five import five
 from perdure.data.imageset import load
 from perdure.data.published import content_md5, locate, obtain
-from perdure.errors import BadData, MissingFile, NotFetched, UnknownName
+from perdure.errors import BadData, DownloadError, MissingFile, UnknownName
 
 CHANCE = np.random.RandomState(0)
 
@@ -192,7 +192,7 @@ def test_nothing_there(tmp_path, name):
 
 def test_what_cannot_be_fetched_says_which_files_to_put_where(tmp_path):
     ((_, outcome),) = obtain(MINIIMAGENET, tmp_path)
-    assert isinstance(outcome, NotFetched)
+    assert isinstance(outcome, DownloadError)
     said = str(outcome)
     assert f"train.pkl, test.pkl into {tmp_path / 'miniimagenet'}" in said
     assert "\n" not in said

@@ -27,7 +27,7 @@ from filelock import FileLock
 
 from perdure.data import archives, files
 from perdure.data.files import Download, fetch
-from perdure.errors import BadData, NotFetched, PerdureError
+from perdure.errors import BadData, DownloadError, PerdureError
 
 GOOD = hashlib.shake_256(b"good").digest(300_000)
 WRONG = GOOD[:200_000] + b"x" + GOOD[200_001:]
@@ -355,7 +355,7 @@ def test_useless_mirror(server, root, monkeypatch, case, members):
     mirror, says = USELESS[case]
     monkeypatch.setattr(files, "STALL", 0.3 if mirror.ending == "stalled" else 5.0)
     before = tree(root)
-    with pytest.raises(NotFetched, match=says) as caught:
+    with pytest.raises(DownloadError, match=says) as caught:
         fetch(published(server.add(fresh(mirror)), folder="new/folder", members=members), root)
     text = one_line(caught.value)
     where = root if members else root / "new/folder"
@@ -387,12 +387,12 @@ def test_all_mirrors_fail(server, root, monkeypatch):
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     dead = f"http://127.0.0.1:{closed_port()}/set.bin"
-    with pytest.raises(NotFetched) as caught:
+    with pytest.raises(DownloadError) as caught:
         fetch(published(dead, server.add(Mirror(status=404)), "ftp://127.0.0.1/set.bin"), root)
     text = one_line(caught.value)
     assert "127.0.0.1 cannot be reached (Connection refused), 127.0.0.1 answers 404, 127.0.0.1 leads to" in text
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    with pytest.raises(NotFetched, match=r"mirror\.invalid cannot be reached \(Name or service not known\)"):
+    with pytest.raises(DownloadError, match=r"mirror\.invalid cannot be reached \(Name or service not known\)"):
         fetch(published("http://mirror.invalid/set.bin"), root)
     assert tree(root) == {"mine.txt": b"mine"}
 
@@ -400,7 +400,7 @@ def test_all_mirrors_fail(server, root, monkeypatch):
 def test_part_survives_mirrors_that_break_off(server, root):
     dropping = Mirror(breaks=[1000] * 99)
     download = published(server.add(dropping), server.add(Mirror(status=404)), server.add(Mirror(content=b"page")))
-    with pytest.raises(NotFetched, match="broke off after 5000 of 300000 bytes"):
+    with pytest.raises(DownloadError, match="broke off after 5000 of 300000 bytes"):
         fetch(download, root)
     assert server.asked[: files.TRIES] == [None, "bytes=1000-", "bytes=2000-", "bytes=3000-", "bytes=4000-"]
     assert server.asked[files.TRIES :] == ["bytes=5000-", "bytes=5000-", None]
@@ -460,7 +460,7 @@ def test_waiting_shows_how_far_the_other_process_is(root):
     (root / PART).write_bytes(GOOD[:HALF])
     told: list[tuple[str, int, int]] = []
 
-    def watch(*report) -> None:
+    def callback(*report) -> None:
         told.append(report)
         if len(told) == 2:
             (root / PART).rename(root / "set.bin")
@@ -468,7 +468,7 @@ def test_waiting_shows_how_far_the_other_process_is(root):
             lock.release()
 
     said: list[str] = []
-    waiter = threading.Thread(target=lambda: said.append(fetch(published(), root, watch)))
+    waiter = threading.Thread(target=lambda: said.append(fetch(published(), root, callback)))
     waiter.start()
     waiter.join(30)
     assert said == ["already there"]
@@ -823,7 +823,7 @@ def test_bad_archive(server, root, tmp_path, case, kind, way):
     assert tree(tmp_path) == before
     assert len(server.seen) == (way == "fetched")
     assert isinstance(caught.value, BadData) or "cannot be written" in text
-    assert not isinstance(caught.value, NotFetched)
+    assert not isinstance(caught.value, DownloadError)
 
 
 @pytest.mark.parametrize("kind", PACKERS)

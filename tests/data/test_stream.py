@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from perdure.data.places import data_root
+from perdure.data.paths import data_root
 from perdure.data.stream import make_task, split_rows, split_rows_by_class, task_count
 from perdure.errors import BadData, WrongValue
 

@@ -15,7 +15,7 @@ from perdure.methods.gpm import GPM
 from perdure.methods.rcl import RCL, Climb
 from perdure.ops.algebra import add, ascent, grad
 from perdure.ops.losses import cross_entropy, released_mixed_cross_entropy
-from perdure.ops.mixing import Mixing
+from perdure.ops.mixup import Mixing
 from perdure.ops.uphill import Nearby, Uphill
 from perdure.types import Batch, Gradient
 

@@ -13,8 +13,8 @@ from perdure.methods import trgp
 from perdure.methods.trgp import TRGP
 from perdure.nets.network import Backbone, Network
 from perdure.ops.algebra import grad
-from perdure.ops.relation import joint_space, length_inside, related, scaled
 from perdure.ops.subspace import extend
+from perdure.ops.trust_region import joint_space, length_inside, related, scaled
 from perdure.types import Batch, Lesson, Part, Split
 
 from .golden import (

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from perdure.methods.api import API
 from perdure.nets.network import Backbone, Network
-from perdure.ops.dual import Dual, DualMemory, project_dual
-from perdure.ops.growth import effective, expansion, patch_norms, retain_ratio, transform
+from perdure.ops.dual_gpm import Dual, DualMemory, project_dual
+from perdure.ops.expansion import effective, expansion, patch_norms, retain_ratio, transform
 
 from .golden import (
     CLEARLY,
@@ -81,7 +81,7 @@ def test_dual_memory() -> None:
 
 
 def test_a_memory_that_never_switches_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perdure.ops.dual.smaller", lambda dual: dual)
+    monkeypatch.setattr("perdure.ops.dual_gpm.smaller", lambda dual: dual)
     case, memory, last = Case("c08_api_dualgpm"), DualMemory(), 0
     for last in range(1, len(case["thresholds"]) + 1):
         learn(memory, case, last)
@@ -91,7 +91,9 @@ def test_a_memory_that_never_switches_is_told_apart(monkeypatch: pytest.MonkeyPa
 def test_new_inputs_taken_as_used_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """A "retain" basis padded with zeros alone would keep the new columns from learning."""
     pad = F.pad
-    monkeypatch.setattr("perdure.ops.dual.widen", lambda dual, rows: Dual(dual.kind, pad(dual.basis, (0, 0, 0, rows))))
+    monkeypatch.setattr(
+        "perdure.ops.dual_gpm.widen", lambda dual, rows: Dual(dual.kind, pad(dual.basis, (0, 0, 0, rows)))
+    )
     case, memory, missed = Case("c08_api_dualgpm"), DualMemory(), []
     for task in range(1, len(case["thresholds"]) + 1):
         learn(memory, case, task)

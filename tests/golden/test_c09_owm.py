@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from perdure.methods.owm import OWM
 from perdure.nets.network import Backbone, Network
 from perdure.ops.algebra import grad, norm
-from perdure.ops.recursive import update
+from perdure.ops.rls import update
 from perdure.types import Batch, Lesson, Part, Split
 
 from .golden import CHANGE, CLEARLY, DTYPES, GRADIENT, OWN_FOLDER, RECIPE, VALUE, Case, draw, stream, tensor, weight

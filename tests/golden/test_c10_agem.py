@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from perdure.memory.replay_buffer import yield_to
 from perdure.methods.agem import AGEM
 from perdure.methods.method import Method
 from perdure.nets.mlp import MLP
 from perdure.nets.network import Network
 from perdure.ops.algebra import dot
-from perdure.ops.replay import yield_to
 from perdure.types import Batch
 
 from .golden import CLEARLY, DTYPES, GRADIENT, RECIPE, VALUE, Case, draw, stream, tensor

@@ -5,8 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from perdure.ops import replay
-from perdure.ops.replay import Reservoir, place
+from perdure.memory.replay_buffer import ReservoirBuffer, place
 from perdure.types import Batch
 
 from .golden import RECIPE, Case, stream
@@ -40,8 +39,8 @@ def test_rule() -> None:
 def test_memory(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same whatever the batches: also where it gets full, or a slot is taken twice, inside of one."""
     draw = draws()
-    monkeypatch.setattr(replay, "_draw", draw)
-    memory = Reservoir(CAPACITY)
+    monkeypatch.setattr("perdure.memory.replay_buffer._draw", draw)
+    memory = ReservoirBuffer(CAPACITY)
     for items in torch.arange(LENGTH).split(size):
         memory.add(Batch(items.double().view(-1, 1, 1, 1), items % 3, items % 2))
     kept = Case("c10_er_reservoir")["memory_item_ids"].tolist()

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from perdure.ops.scores import average_accuracy, backward_transfer, learning_accuracy
+from perdure.ops.metrics import average_accuracy, backward_transfer, learning_accuracy
 
 from .golden import FOLDER
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from perdure.errors import Busy, Damaged, PerdureError
+from perdure.errors import CorruptFile, PerdureError, RunLocked
 from perdure.lab import away
 from perdure.lab.away import Home, Order, Outcome, do_away, order
 from perdure.lab.checkpoint import load
-from perdure.lab.job import Job
+from perdure.lab.execute.job import Job
 from perdure.lab.run import run
 from perdure.lab.spec import spec
 from perdure.lab.store import hold
@@ -128,7 +128,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(job):
     newest = max(Path(job.out).glob("synthetic/gpm/*/checkpoint/*"))
     newest.write_bytes(newest.read_bytes()[:-1])
     assert do_away(sent(job), Direct(home))[0].kind == "done"
-    assert [kind for kind, _ in told] == ["caution"]
+    assert [kind for kind, _ in told] == ["warning"]
     assert "set aside as" in told[0][1]["text"]
     assert newest.with_name(f"{newest.name}.damaged-1").exists()
 
@@ -155,14 +155,14 @@ def test_a_run_that_another_works_on_is_busy(job):
         outcome, _ = do_away(sent(job), Direct(home))
     assert outcome.kind == "busy"
     assert "is at work on it" in outcome.facts["error"]
-    with pytest.raises(Busy), hold(Path(job.out), home.path):
+    with pytest.raises(RunLocked), hold(Path(job.out), home.path):
         home.fetch(f"synthetic/gpm/{home.path.name}")
 
 
 def test_it_is_held_while_it_is_done(job):
     home, _ = at_home(job)
     do_away(sent(job), Direct(home))
-    with pytest.raises(Busy), hold(Path(job.out), home.path):
+    with pytest.raises(RunLocked), hold(Path(job.out), home.path):
         pass
     home.close()
     with hold(Path(job.out), home.path):
@@ -233,10 +233,10 @@ def test_nothing_is_written_outside_the_run(job, name):
 def test_half_a_run_is_not_a_run(job):
     home, _ = at_home(job)
     _, files = do_away(sent(job), Direct(home))
-    with pytest.raises(Damaged, match="checksum"):
+    with pytest.raises(CorruptFile, match="checksum"):
         home.finish({**files, "model.safetensors": files["model.safetensors"][:-1]})
     (home.path / "record.json").unlink()
-    with pytest.raises(Damaged, match="no record"):
+    with pytest.raises(CorruptFile, match="no record"):
         home.finish({"spec.toml": b""})
 
 
@@ -255,7 +255,7 @@ def test_what_goes_wrong_is_the_outcome_in_one_line(job, monkeypatch):
 def test_another_torch_is_a_caution(job):
     line = Direct(at_home(job)[0])
     assert do_away(replace(sent(job), torch="1.0"), line)[0].kind == "done"
-    assert "last digits may differ" in dict(line.told)["caution"]["text"]
+    assert "last digits may differ" in dict(line.told)["warning"]["text"]
 
 
 def test_the_drivers_data_is_used_where_it_is_there(job, tmp_path, monkeypatch):

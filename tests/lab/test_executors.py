@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from perdure.errors import WrongValue
-from perdure.lab.executors import LocalExecutor, Stoppable, Worker, cores, visible_gpus
-from perdure.lab.job import Event, Job
+from perdure.lab.execute.job import Event, Job
+from perdure.lab.execute.local import LocalExecutor, Stoppable, Worker, cores, visible_gpus
 from perdure.lab.spec import spec
 
 
@@ -203,7 +203,7 @@ def test_left_in_the_middle_no_process_stays_behind(tmp_path: Path) -> None:
 def test_nobody_listening_is_no_reason_to_fail(tmp_path: Path) -> None:
     heard, told = os.pipe()
     os.close(heard)
-    worker = subprocess.Popen([sys.executable, "-m", "perdure.lab.worker"], stdin=subprocess.PIPE, stdout=told)
+    worker = subprocess.Popen([sys.executable, "-m", "perdure.lab.execute.worker"], stdin=subprocess.PIPE, stdout=told)
     os.close(told)
     assert worker.stdin is not None
     with worker.stdin:

@@ -12,23 +12,23 @@ from pathlib import Path
 import pytest
 import torch
 
-from perdure.errors import Busy, Damaged, PerdureError, Stopped
+from perdure.errors import CorruptFile, Interrupted, PerdureError, RunLocked
 from perdure.lab import checkpoint
 from perdure.lab.run import run
 from perdure.lab.spec import spec
 from perdure.lab.store import hold, read_record, write
-from perdure.train.watch import Watch
+from perdure.train.callbacks import Callback
 
 ASKED = spec("gpm", "synthetic", tasks=2, plan={"epochs": 2})
 
 
-class Heard(Watch):
+class Heard(Callback):
     """Remembers what was said, and whether anything was learned."""
 
     def __init__(self):
         self.said, self.epochs = [], 0
 
-    def caution(self, text):
+    def on_warning(self, text):
         self.said.append(text)
 
     def epoch(self, _epoch):
@@ -39,7 +39,7 @@ class Pull(Exception):
     pass
 
 
-class PullAfter(Watch):
+class PullAfter(Callback):
     def __init__(self, epochs):
         self.left = epochs
 
@@ -74,7 +74,7 @@ def done(tmp_path):
 def begun(tmp_path):
     """A run that was interrupted in its second lesson, with two checkpoints."""
     with pytest.raises(Pull):
-        run(ASKED, out=tmp_path, watch=PullAfter(3), every=0)
+        run(ASKED, out=tmp_path, callback=PullAfter(3), every=0)
     (path,) = (tmp_path / "synthetic" / "gpm").iterdir()
     assert len(list((path / "checkpoint").iterdir())) == 2
     return path
@@ -82,7 +82,7 @@ def begun(tmp_path):
 
 def again(path, **wishes):
     heard = Heard()
-    return run(ASKED, out=path.parents[2], watch=heard, **wishes), heard
+    return run(ASKED, out=path.parents[2], callback=heard, **wishes), heard
 
 
 def test_finished_runs_are_not_computed_again(done):
@@ -169,7 +169,7 @@ def test_a_damaged_checkpoint_costs_one_interval_at_most(begun, whole, how, both
             path.write_bytes(content)
             saved = checkpoint.load(path, ASKED.plan)
             assert saved.learned.matrix
-            with pytest.raises(Damaged, match="of another run"):
+            with pytest.raises(CorruptFile, match="of another run"):
                 checkpoint.load(path, ASKED.plan, "0123456789abcdef")
             return
     record, heard = again(begun)
@@ -233,10 +233,10 @@ def test_a_second_process_says_so_and_leaves(tmp_path):
         places = f"Path({str(tmp_path)!r}), Path({str(path)!r})"
         code = f"from pathlib import Path; from perdure.lab.store import hold; hold({places}).__enter__()"
         other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-        assert "Busy" in other.stderr
+        assert "RunLocked" in other.stderr
         assert f"process {os.getpid()} on " in other.stderr
         assert "wait for it, or stop it" in other.stderr
-        with pytest.raises(Busy), hold(tmp_path, path):
+        with pytest.raises(RunLocked), hold(tmp_path, path):
             pass
     with hold(tmp_path, path):
         pass
@@ -251,7 +251,7 @@ def test_the_lock_of_a_dead_process_is_taken_over(tmp_path):
     other = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert other.stdout is not None
     assert other.stdout.readline() == "held\n"
-    with pytest.raises(Busy, match=f"process {other.pid} "), hold(tmp_path, path):
+    with pytest.raises(RunLocked, match=f"process {other.pid} "), hold(tmp_path, path):
         pass
     other.kill()
     other.wait()
@@ -263,7 +263,7 @@ def test_the_lock_of_a_dead_process_is_taken_over(tmp_path):
 # --- signals ---
 
 
-class Signal(Watch):
+class Signal(Callback):
     def __init__(self, number, epochs):
         self.number, self.left = number, epochs
 
@@ -276,12 +276,12 @@ class Signal(Watch):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_save_and_stop(tmp_path, whole, number):
     before = signal.getsignal(number)
-    with pytest.raises(Stopped, match="stopped at task 2, epoch 2; all is saved, and the same command") as caught:
-        run(ASKED, out=tmp_path, watch=Signal(number, 3), every=1e9)
+    with pytest.raises(Interrupted, match="stopped at task 2, epoch 2; all is saved, and the same command") as caught:
+        run(ASKED, out=tmp_path, callback=Signal(number, 3), every=1e9)
     assert caught.value.exit_code == 128 + number
     assert signal.getsignal(number) is before
     heard = Heard()
-    assert equal(state(run(ASKED, out=tmp_path, watch=heard)), whole)
+    assert equal(state(run(ASKED, out=tmp_path, callback=heard)), whole)
     assert heard.epochs == 1  # nothing was learned twice
 
 

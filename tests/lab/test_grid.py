@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from perdure.errors import AskedWrongly
-from perdure.lab.grid import read, shipped, specs
+from perdure.errors import UsageError
+from perdure.lab.study_file import read, shipped, specs
 
 GRID = """
 about = "a grid"
@@ -66,7 +66,7 @@ def test_scale_multiplies_epochs_and_leaves_one(file: Path) -> None:
     assert {run.plan.epochs for run in specs(study, 0.01)} == {1}
     assert specs(study, 1.0) == specs(study)
     for wrong in (0, -1, float("nan"), float("inf")):
-        with pytest.raises(AskedWrongly, match="scale="):
+        with pytest.raises(UsageError, match="scale="):
             specs(study, wrong)
 
 
@@ -126,7 +126,7 @@ BASE = 'methods = ["rcl"]\nbenchmarks = ["synthetic"]\nseeds = [1]\n'
 )
 def test_slips_get_one_line_that_names_the_file(text: str, message: str, file: Path) -> None:
     file.write_text(text)
-    with pytest.raises(AskedWrongly) as caught:
+    with pytest.raises(UsageError) as caught:
         specs(read(file))
     said = str(caught.value)
     assert message.replace("MINE", str(file)) in said
@@ -135,14 +135,14 @@ def test_slips_get_one_line_that_names_the_file(text: str, message: str, file: P
 
 
 def test_names_and_files_that_are_not_there(tmp_path: Path) -> None:
-    with pytest.raises(AskedWrongly, match="did you mean smoke"):
+    with pytest.raises(UsageError, match="did you mean smoke"):
         read("smok")
-    with pytest.raises(AskedWrongly, match="no such file"):
+    with pytest.raises(UsageError, match="no such file"):
         read(tmp_path / "nothing.toml")
-    with pytest.raises(AskedWrongly, match="no such file"):
+    with pytest.raises(UsageError, match="no such file"):
         read("nothing.toml")
     (tmp_path / "latin.toml").write_bytes(b"about = '\xe9'")
-    with pytest.raises(AskedWrongly, match="not a TOML file"):
+    with pytest.raises(UsageError, match="not a TOML file"):
         read(tmp_path / "latin.toml")
 
 

@@ -9,15 +9,15 @@ import safetensors.torch
 import torch
 
 from perdure.errors import UnknownName, WrongValue
-from perdure.lab.measure import Gauge, Opened, asked, measure, open_run
-from perdure.lab.opening import reopen, usable
+from perdure.lab.build import reopen, resolve_device
+from perdure.lab.probe_run import Gauge, Opened, asked, measure, open_run
 from perdure.lab.run import run
+from perdure.lab.snapshots import Stages, stage_file, stages
 from perdure.lab.spec import RunSpec, spec
-from perdure.lab.stages import Stages, stage_file, stages
 from perdure.lab.store import read_probes, read_record
 from perdure.probes.probe import Work
+from perdure.train.callbacks import Callback, StepContext
 from perdure.train.evaluate import evaluate
-from perdure.train.watch import Now, Watch
 
 
 class Seen(Gauge):
@@ -30,11 +30,11 @@ class Seen(Gauge):
         self.told.append((name, work))
 
 
-class Cautious(Watch):
+class Cautious(Callback):
     def __init__(self) -> None:
         self.said: list[str] = []
 
-    def caution(self, text: str) -> None:
+    def on_warning(self, text: str) -> None:
         self.said.append(text)
 
 
@@ -46,12 +46,12 @@ def finished(out: Path, **wishes: Any) -> tuple[Path, dict[str, Any]]:
 
 
 def opened(path: Path, record: dict[str, Any], gauge: Gauge | None = None) -> Opened:
-    return open_run(path, record, None, usable("cpu"), gauge or Gauge())
+    return open_run(path, record, None, resolve_device("cpu"), gauge or Gauge())
 
 
-def stages_of(path: Path, record: dict[str, Any], watch: Watch | None = None) -> Stages:
+def stages_of(path: Path, record: dict[str, Any], callback: Callback | None = None) -> Stages:
     it = opened(path, record)
-    return stages(path, it.spec, it.stream, record, torch.device("cpu"), watch or Watch())
+    return stages(path, it.spec, it.stream, record, torch.device("cpu"), callback or Callback())
 
 
 def test_stages_are_the_method_after_each_lesson(tmp_path: Path) -> None:
@@ -70,17 +70,17 @@ def test_stages_of_a_run_that_kept_none_are_the_same(tmp_path: Path) -> None:
     path, _ = finished(tmp_path / "kept", stages=True)
     other, record = finished(tmp_path / "not kept")
     assert not (other / "stages").exists()
-    watch = Cautious()
-    stages_of(other, record, watch)
+    callback = Cautious()
+    stages_of(other, record, callback)
     for lesson in range(2):
         assert stage_file(path, lesson).read_bytes() == stage_file(other, lesson).read_bytes()
-    assert watch.said == []
+    assert callback.said == []
 
 
-class Stopping(Watch):
+class Stopping(Callback):
     """Ends the process's work once the second lesson is under way."""
 
-    def pause(self, now: Now) -> None:
+    def on_step(self, now: StepContext) -> None:
         if now.at.lesson == 1:
             raise KeyboardInterrupt
 
@@ -88,7 +88,7 @@ class Stopping(Watch):
 def test_an_interrupted_run_has_the_stages_of_one_left_alone(tmp_path: Path) -> None:
     path, _ = finished(tmp_path / "left alone", stages=True)
     with pytest.raises(KeyboardInterrupt):
-        finished(tmp_path / "interrupted", stages=True, watch=Stopping(), every=0.0)
+        finished(tmp_path / "interrupted", stages=True, callback=Stopping(), every=0.0)
     other, _ = finished(tmp_path / "interrupted", stages=True)
     for lesson in range(2):
         assert stage_file(path, lesson).read_bytes() == stage_file(other, lesson).read_bytes()
@@ -104,20 +104,20 @@ def test_a_damaged_stage_is_made_again_and_a_second_learning_that_differs_is_tol
     path, record = finished(tmp_path, stages=True)
     whole = stage_file(path, 0).read_bytes()
     stage_file(path, 0).write_bytes(whole[:-8] + b"\0" * 8)
-    watch = Cautious()
-    stages_of(path, record, watch)
+    callback = Cautious()
+    stages_of(path, record, callback)
     assert stage_file(path, 0).read_bytes() == whole
-    assert watch.said == []
+    assert callback.said == []
     it = RunSpec.from_plain(record)
     other = Path(run(spec("gpm", "synthetic", tasks=2, plan={"rate": 0.03}), out=tmp_path / "other")["path"])
     method, _ = reopen(other, it, opened(path, record).stream, torch.device("cpu"))
     from perdure.lab import checkpoint
-    from perdure.train.watch import Learned
+    from perdure.train.state import Learned
 
     checkpoint.save(path / "model.safetensors", path.name, method, Learned())
     stage_file(path, 0).unlink()
-    stages_of(path, record, watch)
-    assert "differ by up to" in watch.said[0]
+    stages_of(path, record, callback)
+    assert "differ by up to" in callback.said[0]
 
 
 def test_figures_arrays_and_what_it_took_are_kept(tmp_path: Path) -> None:

@@ -26,11 +26,11 @@ ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'perd
 from ray.cluster_utils import Cluster  # noqa: E402
 
 from perdure.errors import PerdureError, WrongValue  # noqa: E402
-from perdure.lab import on_ray  # noqa: E402
 from perdure.lab.checkpoint import load  # noqa: E402
-from perdure.lab.executors import Stoppable  # noqa: E402
-from perdure.lab.job import Job  # noqa: E402
-from perdure.lab.on_ray import RayExecutor  # noqa: E402
+from perdure.lab.execute import ray as on_ray  # noqa: E402
+from perdure.lab.execute.job import Job  # noqa: E402
+from perdure.lab.execute.local import Stoppable  # noqa: E402
+from perdure.lab.execute.ray import RayExecutor  # noqa: E402
 from perdure.lab.run import run  # noqa: E402
 from perdure.lab.spec import spec  # noqa: E402
 from perdure.lab.store import hold, read_record  # noqa: E402
@@ -241,7 +241,7 @@ def test_a_run_that_another_process_works_on_is_waited_for(cluster, reference, t
     with hold(tmp_path, path):
         doing = RayExecutor(cluster.address, shared=shared).do([asked])
         first = [next(doing), next(doing)]
-    assert [event.kind for event in first] == ["started", "caution"]
+    assert [event.kind for event in first] == ["started", "warning"]
     assert first[1].facts["text"].endswith("; waiting for it")
     assert all_as(reference, [asked], list(doing))
 
@@ -286,7 +286,7 @@ def test_the_desk_is_where_the_driver_is(cluster):
 def test_more_than_any_node_has(cluster, tmp_path):
     doing = RayExecutor(cluster.address, cpus=64).do([job(tmp_path)])
     caution = next(doing)
-    assert caution.kind == "caution"
+    assert caution.kind == "warning"
     assert "64 CPUs and 0 GPUs, which no node of this cluster has now" in caution.facts["text"]
     doing.close()
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from perdure.errors import UnknownName, WrongValue
-from perdure.lab.doses import Dose, doses
-from perdure.lab.opening import open_clean, open_stream
+from perdure.lab.build import open_clean, open_stream
+from perdure.lab.outlier_spec import OutlierSpec, outlier_specs
 from perdure.lab.spec import RunSpec, spec
 from perdure.ops.contamination import outlier_rows
 
@@ -15,14 +15,14 @@ from perdure.ops.contamination import outlier_rows
     [
         ("", ()),
         ("none", ()),
-        ("labels:0.2", (Dose("labels", 0.2),)),
-        ("foreign:1@3,1-2", (Dose("foreign", 1.0, (1, 2, 3)),)),
-        ("labels:1e-1+corrupted:.5@2", (Dose("labels", 0.1), Dose("corrupted", 0.5, (2,)))),
+        ("labels:0.2", (OutlierSpec("labels", 0.2),)),
+        ("foreign:1@3,1-2", (OutlierSpec("foreign", 1.0, (1, 2, 3)),)),
+        ("labels:1e-1+corrupted:.5@2", (OutlierSpec("labels", 0.1), OutlierSpec("corrupted", 0.5, (2,)))),
     ],
 )
-def test_reading(text: str, found: tuple[Dose, ...]) -> None:
-    assert doses(text) == found
-    assert doses("+".join(map(str, found))) == found
+def test_reading(text: str, found: tuple[OutlierSpec, ...]) -> None:
+    assert outlier_specs(text) == found
+    assert outlier_specs("+".join(map(str, found))) == found
 
 
 @pytest.mark.parametrize(

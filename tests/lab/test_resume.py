@@ -11,7 +11,7 @@ from perdure.lab.checkpoint import load, read_epochs
 from perdure.lab.run import run
 from perdure.lab.spec import spec
 from perdure.nets.alexnet import AlexNet
-from perdure.train.watch import Watch
+from perdure.train.callbacks import Callback
 
 METHODS = list(registry.methods)
 LOAD = registry.Entry.load
@@ -23,29 +23,29 @@ class PulledPlug(BaseException):
     """Nothing in the code expects it."""
 
 
-class Plug(Watch):
+class Plug(Callback):
     """Pulls the plug at the n-th moment between two steps, or right after a lesson."""
 
     def __init__(self, moment):
         self.left = moment
 
-    def pause(self, _now):
+    def on_step(self, _now):
         self.left -= 1
         if self.left == 0:
             raise PulledPlug
 
-    def lesson_over(self, _method, _learned):
-        self.pause(None)
+    def on_task_end(self, _method, _learned):
+        self.on_step(None)
 
 
-class Count(Watch):
+class Count(Callback):
     def __init__(self):
         self.moments = 0
 
-    def pause(self, _now):
+    def on_step(self, _now):
         self.moments += 1
 
-    def lesson_over(self, _method, _learned):
+    def on_task_end(self, _method, _learned):
         self.moments += 1
 
 
@@ -75,7 +75,7 @@ def same(one, other):
 def test_interrupted_at_random_moments(method, tmp_path):
     asked = wanted(method)
     count = Count()
-    whole = outcome(run(asked, out=tmp_path / "whole", watch=count), asked.plan)
+    whole = outcome(run(asked, out=tmp_path / "whole", callback=count), asked.plan)
     chance = random.Random(method)
     for attempt in range(2):
         out, kills = tmp_path / str(attempt), 0
@@ -83,7 +83,7 @@ def test_interrupted_at_random_moments(method, tmp_path):
             # Saved every step, or only now and then, so that several steps are taken twice.
             try:
                 record = run(
-                    asked, out=out, watch=Plug(chance.randint(1, count.moments)), every=chance.choice([0, 1e9])
+                    asked, out=out, callback=Plug(chance.randint(1, count.moments)), every=chance.choice([0, 1e9])
                 )
                 break
             except PulledPlug:
@@ -103,7 +103,7 @@ def whole(tmp_path_factory):
 def test_interrupted_at_every_moment(moment, whole, tmp_path):
     asked = wanted("rcl")
     with pytest.raises(PulledPlug):
-        run(asked, out=tmp_path, watch=Plug(moment), every=0)
+        run(asked, out=tmp_path, callback=Plug(moment), every=0)
     assert same(outcome(run(asked, out=tmp_path), asked.plan), whole)
 
 
@@ -138,5 +138,5 @@ def test_masks_and_fast_paths_resume_too(way, tmp_path, monkeypatch):
         whole = outcome(run(asked, out=tmp_path / "whole"), asked.plan)
         for moment in (3, 12):
             with pytest.raises(PulledPlug):
-                run(asked, out=tmp_path / "broken", watch=Plug(moment), every=0)
+                run(asked, out=tmp_path / "broken", callback=Plug(moment), every=0)
         assert same(outcome(run(asked, out=tmp_path / "broken"), asked.plan), whole)

@@ -9,8 +9,8 @@ import safetensors.torch
 import torch
 
 from perdure import registry
-from perdure.errors import AskedWrongly, PerdureError, UnknownName, WrongValue
-from perdure.lab.opening import build, open_stream
+from perdure.errors import PerdureError, UnknownName, UsageError, WrongValue
+from perdure.lab.build import build, open_stream
 from perdure.lab.run import run
 from perdure.lab.spec import assignments, preset, presets, spec
 from perdure.lab.store import write, write_json
@@ -120,7 +120,7 @@ def test_wrong_wishes_are_one_clear_line() -> None:
         with pytest.raises(kind, match=message) as caught:
             spec(**{"method": "rcl", "benchmark": "six", **wish})
         assert "\n" not in str(caught.value)
-    with pytest.raises(AskedWrongly, match="name=value"):
+    with pytest.raises(UsageError, match="name=value"):
         assignments(["epochs"])
 
 

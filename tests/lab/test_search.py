@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from perdure.errors import AskedWrongly, Busy, PerdureError, UnknownName, WrongValue
-from perdure.lab.job import Event, Job, work
+from perdure.errors import PerdureError, RunLocked, UnknownName, UsageError, WrongValue
+from perdure.lab.execute.job import Event, Job, work
 from perdure.lab.run import run
 from perdure.lab.search import Range, go, make, parse, results
 from perdure.lab.spec import spec
@@ -76,7 +76,7 @@ def test_spaces_asked_wrongly(text, kind, message):
 
 @pytest.mark.parametrize("space", [[], ["threshold=0.5..1.5"], ["threshold=0.1..0.2", "epsilon=0.1..0.3"]])
 def test_searches_asked_wrongly_fail_before_anything_runs(space):
-    with pytest.raises(AskedWrongly):
+    with pytest.raises(UsageError):
         make("gpm", "synthetic", space, [1])
 
 
@@ -190,7 +190,7 @@ def test_a_second_process_on_a_search_changes_nothing(wanted, tmp_path):
     messages = []
 
     def meanwhile():
-        with pytest.raises(Busy) as told:
+        with pytest.raises(RunLocked) as told:
             search(wanted, tmp_path, 4, Pretending())
         messages.append(str(told.value))
         results(wanted, tmp_path)

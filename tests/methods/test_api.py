@@ -15,7 +15,7 @@ from perdure.methods.gpm import GPM
 from perdure.nets.mlp import MLP
 from perdure.nets.network import Backbone, Network
 from perdure.nets.resnet18 import ResNet18
-from perdure.ops.dual import protected
+from perdure.ops.dual_gpm import protected
 from perdure.train.evaluate import evaluate
 from perdure.train.fit import fit
 from perdure.train.plan import Plan

@@ -240,8 +240,8 @@ def test_new_images_and_old_ones_share_one_forward(
     method = FSDGPM(fresh_net())
     batch = second_task(method, stream)
     seen: list[tuple[int, object]] = []
-    look = method.look
-    monkeypatch.setattr(method, "look", lambda x, task, *rest: seen.append((len(x), task)) or look(x, task, *rest))
+    forward = method.forward
+    monkeypatch.setattr(method, "forward", lambda x, task, *rest: seen.append((len(x), task)) or forward(x, task, *rest))
     method.gradient(batch)
     assert [size for size, _ in seen] == [8, 32, 8, 32]
     assert [task for size, task in seen if size == 8] == [1, 1]

@@ -19,7 +19,7 @@ from perdure.nets.resnet18 import ResNet18
 from perdure.ops.shield import Shield
 from perdure.train.fit import fit
 from perdure.train.plan import Plan
-from perdure.train.watch import Learned
+from perdure.train.state import Learned
 from perdure.types import Batch, Stream
 
 PLAN = Plan(rate=0.05, epochs=2, batch=32, schedule="linear", keep="last")

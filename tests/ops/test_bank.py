@@ -3,11 +3,11 @@
 import torch
 from torch import nn
 
-from perdure.ops.bank import Bank
+from perdure.memory.bank import TensorBank
 
 
 def test_a_bank_comes_back_whatever_its_sizes() -> None:
-    bank, other = Bank(), Bank()
+    bank, other = TensorBank(), TensorBank()
     bank["s1b1.conv1"], bank["empty"] = torch.eye(4)[:, :2], torch.empty(3, 0)
     other["gone"] = torch.ones(1)
     other.load_state_dict(bank.state_dict())
@@ -21,7 +21,7 @@ def test_a_bank_comes_back_whatever_its_sizes() -> None:
 
 def test_a_trainable_bank_holds_parameters() -> None:
     holder, again = nn.Module(), nn.Module()
-    holder.grown, again.grown = Bank(trainable=True), Bank(trainable=True)
+    holder.grown, again.grown = TensorBank(trainable=True), TensorBank(trainable=True)
     holder.grown["fc1"] = torch.ones(2, 3)
     again.load_state_dict(holder.state_dict())
     assert [name for name, _ in again.named_parameters()] == ["grown.fc1"]

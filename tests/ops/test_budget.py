@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from perdure.errors import WrongValue
+from perdure.memory.budget import extend_within, most_energy, protected, size
 from perdure.methods.dfgp import DFGP
 from perdure.methods.gpm import GPM
 from perdure.methods.rcl import RCL
-from perdure.ops.budget import extend_within, most_energy, protected, size
 from perdure.ops.subspace import extend
 from perdure.schema import checked
 

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from perdure.ops.dual import (
+from perdure.ops.dual_gpm import (
     Dual,
     DualMemory,
     complement,

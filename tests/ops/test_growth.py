@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from perdure.ops.growth import (
+from perdure.ops.expansion import (
     effective,
     expansion,
     fresh_columns,

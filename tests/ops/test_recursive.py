@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from perdure.ops.recursive import update
+from perdure.ops.rls import update
 
 
 def one_by_one(projector: Tensor, inputs: Tensor, regularizer: float) -> Tensor:

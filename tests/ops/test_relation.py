@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from perdure.ops.relation import joint_space, length_inside, related, scaled
+from perdure.ops.trust_region import joint_space, length_inside, related, scaled
 
 
 def basis(d: int, k: int) -> Tensor:

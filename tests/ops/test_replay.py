@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from perdure.ops import replay
-from perdure.ops.replay import Memory, Reservoir, TaskMemory, join, yield_to
+from perdure.memory.replay_buffer import Memory, ReservoirBuffer, TaskBuffer, join, yield_to
 from perdure.types import Batch
 
 
@@ -19,7 +18,7 @@ def test_every_item_of_a_stream_is_equally_likely_to_be_held() -> None:
     times, length, capacity = 3000, 20, 6
     held = torch.zeros(length)
     for _ in range(times):
-        memory = Reservoir(capacity)
+        memory = ReservoirBuffer(capacity)
         for numbers in torch.arange(length).split(8):
             memory.add(items(numbers))
         assert len(set(memory["y"].tolist())) == capacity
@@ -31,7 +30,7 @@ def test_every_item_of_a_stream_is_equally_likely_to_be_held() -> None:
 
 def test_every_held_item_is_equally_likely_to_be_drawn_and_none_twice() -> None:
     torch.manual_seed(0)
-    memory, times = Reservoir(10), 2000
+    memory, times = ReservoirBuffer(10), 2000
     memory.add(items(torch.arange(10), torch.arange(10) % 3))
     drawn = torch.zeros(10)
     for _ in range(times):
@@ -44,7 +43,7 @@ def test_every_held_item_is_equally_likely_to_be_drawn_and_none_twice() -> None:
     assert len(memory.sample(99)) == 10
 
 
-@pytest.mark.parametrize("maker", [Reservoir, TaskMemory])
+@pytest.mark.parametrize("maker", [ReservoirBuffer, TaskBuffer])
 def test_a_memory_comes_back_and_goes_on_the_same(maker: type[Memory]) -> None:
     memory, again = maker(7), maker(7)
     memory.add(items(torch.arange(12)))
@@ -56,7 +55,7 @@ def test_a_memory_comes_back_and_goes_on_the_same(maker: type[Memory]) -> None:
     assert all(torch.equal(again[name], value) for name, value in memory.items())
 
 
-@pytest.mark.parametrize("maker", [Reservoir, TaskMemory])
+@pytest.mark.parametrize("maker", [ReservoirBuffer, TaskBuffer])
 def test_a_memory_of_nothing_draws_nothing(maker: type[Memory]) -> None:
     memory = maker(0)
     torch.manual_seed(3)
@@ -67,7 +66,7 @@ def test_a_memory_of_nothing_draws_nothing(maker: type[Memory]) -> None:
 
 
 def test_what_is_held_is_a_copy() -> None:
-    for memory in (Reservoir(12), TaskMemory(12)):
+    for memory in (ReservoirBuffer(12), TaskBuffer(12)):
         batch = items(torch.arange(12))
         memory.add(batch)
         batch.x.zero_()
@@ -76,7 +75,7 @@ def test_what_is_held_is_a_copy() -> None:
 
 def test_shares_of_tasks() -> None:
     """As equal as can be, the first task's the largest; a task with too few images leaves its room empty."""
-    memory, held = TaskMemory(10), []
+    memory, held = TaskBuffer(10), []
     for task in range(12):
         memory.add(items(torch.arange(2 if task == 3 else 10), task))
         held.append(memory.counts())
@@ -85,7 +84,7 @@ def test_shares_of_tasks() -> None:
 
 
 def test_tasks_that_come_together_are_told_apart() -> None:
-    memory = TaskMemory(5)
+    memory = TaskBuffer(5)
     memory.add(items(torch.arange(8), torch.tensor([0, 0, 0, 0, 2, 2, 2, 2])))
     assert memory["task"].tolist() == [0, 0, 0, 2, 2]
     assert memory["y"].tolist() == [0, 1, 2, 4, 5]
@@ -100,7 +99,7 @@ def test_join() -> None:
 
 @pytest.mark.parametrize("queued", [False, True])
 def test_a_missing_gradient_counts_as_zero(queued: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay, "waits", lambda _: queued)
+    monkeypatch.setattr("perdure.memory.replay_buffer.waits", lambda _: queued)
     gradient = {"shared": torch.tensor([1.0, 0.0]), "new head": torch.tensor([3.0])}
     reference = {"shared": torch.tensor([-1.0, 1.0]), "old head": torch.tensor([2.0])}
     bent, conflict = yield_to(gradient, reference)  # g·r = −1, r·r = 6

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from perdure.ops import algebra, losses, scores
-from perdure.ops.mixing import Mixing, draw_mixing, mix, shift
+from perdure.ops.mixup import Mixing, draw_mixing, mix, shift
 from perdure.ops.noise import spread_weights
 from perdure.ops.outliers import excess_loss, logit_gradient, weight_gradient
 

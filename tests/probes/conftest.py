@@ -11,16 +11,17 @@ from perdure.nets.alexnet import SlimAlexNet
 from perdure.nets.network import Network
 from perdure.probes.probe import Subject
 from perdure.seeding import chance
+from perdure.train.callbacks import Callback
 from perdure.train.learn import learn
 from perdure.train.plan import Plan
-from perdure.train.watch import Learned, Watch
+from perdure.train.state import Learned
 
 
-class Kept(Watch):
+class Kept(Callback):
     def __init__(self) -> None:
         self.stages: list[Method] = []
 
-    def lesson_over(self, method: Method, learned: Learned) -> None:  # noqa: ARG002
+    def on_task_end(self, method: Method, learned: Learned) -> None:  # noqa: ARG002
         self.stages.append(deepcopy(method))
 
 

@@ -17,16 +17,17 @@ from perdure.probes.capacity import Capacity
 from perdure.probes.probe import Measured, Subject
 from perdure.report.probes import Result, capacity
 from perdure.seeding import chance
+from perdure.train.callbacks import Callback
 from perdure.train.learn import learn
 from perdure.train.plan import Plan
-from perdure.train.watch import Learned, Watch
+from perdure.train.state import Learned
 
 
-class Kept(Watch):
+class Kept(Callback):
     def __init__(self) -> None:
         self.stages: list[Method] = []
 
-    def lesson_over(self, method: Method, learned: Learned) -> None:  # noqa: ARG002
+    def on_task_end(self, method: Method, learned: Learned) -> None:  # noqa: ARG002
         self.stages.append(deepcopy(method))
 
 

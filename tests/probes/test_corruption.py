@@ -12,7 +12,7 @@ from rich.console import Console
 
 from perdure.errors import BadData, UnknownName, WrongValue
 from perdure.ops.corruptions import KINDS, corrupt
-from perdure.ops.scores import wilson
+from perdure.ops.metrics import wilson
 from perdure.probes.corruption import Corruption
 from perdure.report.probes import Result
 from perdure.report.probes.corruption import draw, tables

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from perdure import registry
 from perdure.data.synthetic import synthetic
-from perdure.lab.measure import asked
+from perdure.lab.probe_run import asked
 from perdure.methods.method import Method
 from perdure.probes.probe import Measured, Meter, Subject, Work
 from perdure.report.figures import png

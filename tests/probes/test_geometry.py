@@ -30,7 +30,7 @@ def test_figures_are_those_of_the_features(subject: Subject) -> None:
     measured = Geometry().measure(subject)
     with torch.no_grad():
         sight = subject.sight(1)
-        z = torch.cat([sight.look(x).features for x, _ in sight.batches(200)]).double()
+        z = torch.cat([sight.forward(x).features for x, _ in sight.batches(200)]).double()
     of_task, together = measured.figures["tasks"][1], measured.figures["together"]
     assert of_task["uniformity"] == pytest.approx(float(uniformity(z)))
     assert 1 < of_task["effective_rank"] < 60 < together["effective_rank"] < 180

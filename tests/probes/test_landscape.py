@@ -56,7 +56,7 @@ def test_a_point_by_hand_and_the_plane_has_the_first_two_lines_in_it(subject: Su
     (rows,) = split.pieces(64, 20)
     x, y = split.take(rows)
     with torch.no_grad():
-        expected = torch.nn.functional.cross_entropy(subject.method.look(x, 1, moved).logits, y)
+        expected = torch.nn.functional.cross_entropy(subject.method.forward(x, 1, moved).logits, y)
     assert float(lines.arrays["curves"][1, 1, 1]) == pytest.approx(float(expected), rel=1e-4)
     torch.testing.assert_close(plane.arrays["grid"][2], lines.arrays["curves"][1, 1])
     torch.testing.assert_close(plane.arrays["grid"][:, 2], lines.arrays["curves"][1, 0])

@@ -14,7 +14,7 @@ from perdure.data.synthetic import synthetic
 from perdure.errors import WrongValue
 from perdure.methods.finetune import FineTune
 from perdure.nets.mlp import MLP
-from perdure.nets.network import Look, Network
+from perdure.nets.network import Network, Output
 from perdure.probes.masking import Masking, Tempered, _another_seed, _Slope, _vanished
 from perdure.probes.probe import Measured, Meter, Subject
 from perdure.probes.verdicts import Edge, edge, verdict_of
@@ -22,7 +22,7 @@ from perdure.report.probes import Result, room
 from perdure.seeding import chance
 from perdure.train.learn import learn
 from perdure.train.plan import Plan
-from perdure.types import TaskOf, Weights
+from perdure.types import TaskIds, Weights
 
 
 class Masked(FineTune):
@@ -31,9 +31,9 @@ class Masked(FineTune):
     before: Callable[[Tensor], Tensor] = staticmethod(lambda x: x)
     after: Callable[[Tensor], Tensor] = staticmethod(lambda logits: logits)
 
-    def look(self, x: Tensor, task: TaskOf, weights: Weights | None = None, quiet: bool = False) -> Look:
-        seen = super().look(self.before(x), task, weights, quiet)
-        return Look(self.after(seen.logits), seen.features)
+    def forward(self, x: Tensor, task: TaskIds, weights: Weights | None = None, quiet: bool = False) -> Output:
+        seen = super().forward(self.before(x), task, weights, quiet)
+        return Output(self.after(seen.logits), seen.features)
 
 
 @pytest.fixture(scope="module")

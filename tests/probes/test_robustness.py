@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from perdure.errors import WrongValue
 from perdure.ops.attacks import Ball, apgd
-from perdure.ops.scores import wilson
+from perdure.ops.metrics import wilson
 from perdure.probes.probe import Subject
 from perdure.probes.robustness import APGD, FGSM, PGD, Attacked, Noise, Square
 from perdure.report.probes import Result, robustness
@@ -72,9 +72,9 @@ def test_fgsm_in_the_normalized_space_is_a_step_of_the_network_s_input_without_c
     for i, task in enumerate(subject.tasks):
         for x, y in task.test.batches(64):
             start = x.clone().requires_grad_()
-            (slope,) = torch.autograd.grad(F.cross_entropy(method.look(start, i).logits, y), start)
+            (slope,) = torch.autograd.grad(F.cross_entropy(method.forward(start, i).logits, y), start)
             moved = x + 0.3 * slope.sign()
-            hits += int((method.look(moved, i).logits.argmax(1) == y).sum())
+            hits += int((method.forward(moved, i).logits.argmax(1) == y).sum())
             total += len(y)
     assert found.figures["space"] == "normalized images, not clipped"
     assert sum(int(found.arrays[f"right_{i}"].sum()) for i in range(3)) == hits < total

@@ -13,7 +13,7 @@ from perdure.data.synthetic import synthetic
 from perdure.errors import WrongValue
 from perdure.methods.finetune import FineTune
 from perdure.nets.mlp import MLP
-from perdure.nets.network import Look, Network
+from perdure.nets.network import Network, Output
 from perdure.ops.attacks import Ball, pgd
 from perdure.probes.probe import Meter, Subject, Work
 from perdure.probes.transfer import Transfer
@@ -21,14 +21,14 @@ from perdure.report.probes import Result, room
 from perdure.seeding import chance, generator
 from perdure.train.learn import learn
 from perdure.train.plan import Plan
-from perdure.types import TaskOf, Weights
+from perdure.types import TaskIds, Weights
 
 
 class Rounded(FineTune):
     """Has no gradient by the pixels."""
 
-    def look(self, x: Tensor, task: TaskOf, weights: Weights | None = None, quiet: bool = False) -> Look:
-        return super().look((8 * x).round() / 8, task, weights, quiet)
+    def forward(self, x: Tensor, task: TaskIds, weights: Weights | None = None, quiet: bool = False) -> Output:
+        return super().forward((8 * x).round() / 8, task, weights, quiet)
 
 
 @pytest.fixture(scope="module")

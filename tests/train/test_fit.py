@@ -8,12 +8,12 @@ import torch
 
 from perdure.data.synthetic import synthetic
 from perdure.errors import BadData, Diverged, TooFewSamples
+from perdure.memory.replay_buffer import join
 from perdure.methods.finetune import FineTune
 from perdure.methods.gpm import GPM
 from perdure.methods.rcl import RCL
 from perdure.nets.mlp import MLP
 from perdure.nets.network import Network
-from perdure.ops.replay import join
 from perdure.ops.tally import Running
 from perdure.train.evaluate import evaluate
 from perdure.train.fit import fit
@@ -223,7 +223,7 @@ def test_several_tasks_in_one_lesson(fresh_net: Callable[[], Network], stream: S
     method.eval()
     batch = lesson.sample(30)
     assert isinstance(batch.task, torch.Tensor)
-    logits = method.look(batch.x, batch.task).logits
+    logits = method.forward(batch.x, batch.task).logits
     assert torch.isinf(logits[batch.task == 0][:, 3:]).all()
     assert torch.isfinite(logits[batch.task == 1]).all()
     assert torch.isfinite(method.loss(batch))

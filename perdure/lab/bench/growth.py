@@ -20,7 +20,7 @@ from perdure.lab.bench.subjects import (
     small_stream,
     step_of,
 )
-from perdure.lab.opening import with_threads
+from perdure.lab.build import with_threads
 from perdure.methods.gpm import GPM
 from perdure.methods.method import Method
 from perdure.nets.network import Network

@@ -6,7 +6,7 @@ from perdure import fast
 from perdure.lab.bench.clock import Bench, Work, alternate, ratio
 from perdure.lab.bench.steps import key
 from perdure.lab.bench.subjects import Maker, known, later, small_stream, step_of
-from perdure.lab.opening import with_threads
+from perdure.lab.build import with_threads
 from perdure.seeding import chance
 
 IN_STEPS = [name for name in fast.PATHS if name not in ("gram", "heap")]

@@ -15,7 +15,7 @@ from perdure.methods.gpm import GPM
 from perdure.methods.method import Method
 from perdure.nets.alexnet import AlexNet
 from perdure.nets.network import Network
-from perdure.ops.dual import Dual, DualMemory
+from perdure.ops.dual_gpm import Dual, DualMemory
 from perdure.seeding import chance, generator
 from perdure.train.sgd import SGD
 from perdure.types import Lesson, Part, Stream

@@ -13,7 +13,7 @@ from perdure.lab.bench.clock import Bench, Times
 from perdure.lab.bench.steps import steps
 from perdure.lab.bench.subjects import BATCH, SIZES, known
 from perdure.lab.bench.textbook import epochs, load_textbook, updates
-from perdure.lab.opening import with_threads
+from perdure.lab.build import with_threads
 from perdure.seeding import chance
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from perdure.errors import AskedWrongly, UnknownName, WrongValue
+from perdure.errors import UnknownName, UsageError, WrongValue
 from perdure.lab.spec import RunSpec, spec
 
 T = TypeVar("T")
@@ -197,7 +197,7 @@ def specs(study: Study, scale: float = 1.0) -> list[RunSpec]:
 
     `scale` multiplies the epochs of every plan; at least one is left.
     """
-    from perdure.lab.measure import asked  # not above: listing studies needs no torch
+    from perdure.lab.probe_run import asked  # not above: listing studies needs no torch
 
     if not 0 < scale < float("inf"):
         raise WrongValue(f"scale={scale:g} is not allowed; use a number above 0, such as 0.1")
@@ -224,8 +224,8 @@ def _cells(block: Block) -> Iterator[Callable[[], RunSpec]]:
         shared = {name: value for name, value in block.settings.items() if not isinstance(value, dict)}
         own = block.settings.get(benchmark, {})
         settings = {**shared, **(own if isinstance(own, dict) else {})}
-        doses = [block.outliers] if isinstance(block.outliers, str) else block.outliers
-        for outliers, values in product(doses, _combinations(block.values.get(method, {}))):
+        outlier_specs = [block.outliers] if isinstance(block.outliers, str) else block.outliers
+        for outliers, values in product(outlier_specs, _combinations(block.values.get(method, {}))):
             yield partial(
                 spec,
                 method,
@@ -253,5 +253,5 @@ def _in_file(where: str, make: Callable[[], T]) -> T:
     """What is asked wrongly is told with the file it stands in."""
     try:
         return make()
-    except AskedWrongly as error:
+    except UsageError as error:
         raise WrongValue(f"{where}: {error}") from None

@@ -1,4 +1,4 @@
-"""One job in a process of its own: python -m perdure.lab.worker
+"""One job in a process of its own: python -m perdure.lab.execute.worker
 
 The job comes as a line of JSON on standard input, which stays open; what happens goes out as lines of JSON on standard
 output. When standard input ends, whoever asked for the job is gone: it is saved and left.
@@ -13,7 +13,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any
 
-from perdure.errors import Stopped
+from perdure.errors import Interrupted
 
 
 def main() -> None:
@@ -34,17 +34,17 @@ def main() -> None:
 
         import torch
 
-        from perdure.lab.job import Job, work
+        from perdure.lab.execute.job import Job, work
 
         torch.set_num_threads(asked["threads"])
         work(Job.from_plain(asked["job"]), tell)
-    except Stopped as error:
+    except Interrupted as error:
         tell("stopped", {"error": str(error)})
 
 
 def stop(number: int, _frame: FrameType | None) -> None:
     """Told to stop while there is nothing to save; while there is, `lab.saver` takes the signal."""
-    raise Stopped("stopped while nothing had to be saved; the same command goes on", number)
+    raise Interrupted("stopped while nothing had to be saved; the same command goes on", number)
 
 
 def leave_with_parent() -> None:

@@ -11,8 +11,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from perdure.memory.bank import TensorBank
 from perdure.ops.algebra import add, dot, waits
-from perdure.ops.bank import Bank
 from perdure.types import Batch, Gradient, Weights
 
 Capacity = Annotated[int, Field(ge=0)]
@@ -30,7 +30,7 @@ def _tasks(batch: Batch) -> Tensor:
 
 
 def place(seen: int, capacity: int, draw: Callable[[int], int]) -> int | None:
-    """Reservoir sampling (Vitter 1985): the slot of an item that follows `seen` others, or none to let it pass.
+    """ReservoirBuffer sampling (Vitter 1985): the slot of an item that follows `seen` others, or none to let it pass.
 
     `draw(n)` gives a number from 0 to n − 1, all equally likely; it is asked only when the memory is full. Then every
     item of the stream, old or new, is held with the same probability.
@@ -61,7 +61,7 @@ def yield_to(gradient: Gradient, reference: Weights) -> tuple[Gradient, Tensor]:
     return {**bent, **add(gradient, bent)}, conflict
 
 
-class Memory(Bank):
+class Memory(TensorBank):
     """Images x (n, …), labels y (n,) and tasks (n,) of the past, n ≤ capacity."""
 
     def __init__(self, capacity: int) -> None:
@@ -92,7 +92,7 @@ class Memory(Bank):
             self[name] = self[name][rows]
 
 
-class Reservoir(Memory):
+class ReservoirBuffer(Memory):
     """A uniform sample of all images that passed by, however many will come."""
 
     def add(self, batch: Batch) -> None:
@@ -110,7 +110,7 @@ class Reservoir(Memory):
             self._keep(torch.tensor(rows, device=batch.y.device))
 
 
-class TaskMemory(Memory):
+class TaskBuffer(Memory):
     """As many images of one task as of another. How many tasks will come is not known: with each, all shares shrink."""
 
     def add(self, batch: Batch) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from perdure.errors import Busy, PerdureError, UnknownName, WrongValue
-from perdure.lab import shelf, store
+from perdure.errors import PerdureError, RunLocked, UnknownName, WrongValue
+from perdure.lab import index, store
 from perdure.lab.run import run
 from perdure.lab.spec import spec
 from perdure.lab.survey import Planned, keep_error
@@ -36,13 +36,13 @@ def unfinished(root: Path, digest: str, text: str = 'method = "er"\nbenchmark = 
 A, B, C, D = "aaaa000000000001", "aaab000000000002", "bbbb000000000003", "cccc000000000004"
 
 
-def by_digest(root: Path) -> dict[str, shelf.Row]:
-    return {row.digest: row for row in shelf.runs(root)}
+def by_digest(root: Path) -> dict[str, index.Row]:
+    return {row.digest: row for row in index.runs(root)}
 
 
 def test_a_real_run_is_listed_as_its_record_says(tmp_path: Path) -> None:
     record = run(spec("gpm", "synthetic", tasks=2, plan={"epochs": 1}), out=tmp_path)
-    (row,) = shelf.runs(tmp_path)
+    (row,) = index.runs(tmp_path)
     assert tmp_path / row.path == Path(record["path"])
     assert row.state == "finished"
     for name in ("method", "benchmark", "network", "seed", "tasks", "acc", "bwt", "seconds"):
@@ -76,11 +76,11 @@ def test_what_a_study_gave_up_is_listed_with_its_reason_and_can_be_removed(begun
         unfinished(tmp_path, A)
     planned = Planned(spec("er", "six", seed=4), store.run_directory(tmp_path, "six", "er", A))
     keep_error(planned, "no device 'cuda'")
-    (row,) = shelf.runs(tmp_path)
+    (row,) = index.runs(tmp_path)
     assert (row.state, row.method, row.seed) == ("failed", "er", 4)
     assert (row.problem or "").endswith("no device 'cuda'")
-    shelf.remove(tmp_path, shelf.find(tmp_path, "aaaa"))
-    assert shelf.runs(tmp_path) == []
+    index.remove(tmp_path, index.find(tmp_path, "aaaa"))
+    assert index.runs(tmp_path) == []
 
 
 def test_records_and_specifications_that_say_too_little(tmp_path: Path) -> None:
@@ -100,14 +100,14 @@ def test_only_what_changed_is_read_again(tmp_path: Path, monkeypatch: pytest.Mon
     for digest in (A, B, C):
         finished(tmp_path, digest)
     (finished(tmp_path, D) / "record.json").write_text("{")
-    first = shelf.runs(tmp_path)
+    first = index.runs(tmp_path)
     read: list[str] = []
     reader = store.read_record
     monkeypatch.setattr(store, "read_record", lambda path: (read.append(path.name), reader(path))[1])
-    kept = (tmp_path / shelf.INDEX).stat()
-    assert shelf.runs(tmp_path) == first
+    kept = (tmp_path / index.INDEX).stat()
+    assert index.runs(tmp_path) == first
     assert read == []
-    assert (tmp_path / shelf.INDEX).stat().st_ino == kept.st_ino  # not written when nothing changed
+    assert (tmp_path / index.INDEX).stat().st_ino == kept.st_ino  # not written when nothing changed
     finished(tmp_path, B, acc=81.5)
     (tmp_path / "six/gpm" / C / "record.json").unlink()
     finished(tmp_path, "dddd000000000005")
@@ -115,9 +115,9 @@ def test_only_what_changed_is_read_again(tmp_path: Path, monkeypatch: pytest.Mon
     assert sorted(read) == [B, "dddd000000000005"]
     assert rows[B].acc == 81.5
     assert rows[C].state == "unfinished"
-    shelf.remove(tmp_path, tmp_path / "six/gpm" / A)
+    index.remove(tmp_path, tmp_path / "six/gpm" / A)
     assert set(by_digest(tmp_path)) == {B, C, D, "dddd000000000005"}
-    assert A not in (tmp_path / shelf.INDEX).read_text()
+    assert A not in (tmp_path / index.INDEX).read_text()
     assert len(read) == 2
 
 
@@ -128,12 +128,12 @@ def change_a_digit(content: bytes) -> bytes:
 
 def another_schema(content: bytes) -> bytes:
     body = json.dumps({**json.loads(content)["index"], "schema": [99, 99]}).replace("80.0", "90.0").encode()
-    return shelf._HEAD % shelf.zlib.crc32(body) + body + b"}\n"
+    return index._HEAD % index.zlib.crc32(body) + body + b"}\n"
 
 
 def another_shape(_content: bytes) -> bytes:
-    body = json.dumps({"schema": shelf.SCHEMA, "runs": [7]}).encode()
-    return shelf._HEAD % shelf.zlib.crc32(body) + body + b"}\n"
+    body = json.dumps({"schema": index.SCHEMA, "runs": [7]}).encode()
+    return index._HEAD % index.zlib.crc32(body) + body + b"}\n"
 
 
 @pytest.mark.parametrize(
@@ -143,28 +143,28 @@ def another_shape(_content: bytes) -> bytes:
 )
 def test_a_damaged_index_is_made_anew_in_silence(damage: Any, tmp_path: Path) -> None:
     finished(tmp_path, A)
-    first = shelf.runs(tmp_path)
-    index = tmp_path / shelf.INDEX
-    whole = index.read_bytes()
-    index.write_bytes(damage(whole))
-    assert shelf.runs(tmp_path) == first
-    assert index.read_bytes() == whole
+    first = index.runs(tmp_path)
+    listing = tmp_path / index.INDEX
+    whole = listing.read_bytes()
+    listing.write_bytes(damage(whole))
+    assert index.runs(tmp_path) == first
+    assert listing.read_bytes() == whole
 
 
 def test_a_store_that_cannot_be_written_is_listed_all_the_same(tmp_path: Path) -> None:
     finished(tmp_path, A)
-    (tmp_path / shelf.INDEX).mkdir()  # nothing can take its place
-    assert [row.digest for row in shelf.runs(tmp_path)] == [A]
-    assert [row.digest for row in shelf.runs(tmp_path)] == [A]
-    assert sorted(path.name for path in tmp_path.iterdir()) == [shelf.INDEX, "six"]
+    (tmp_path / index.INDEX).mkdir()  # nothing can take its place
+    assert [row.digest for row in index.runs(tmp_path)] == [A]
+    assert [row.digest for row in index.runs(tmp_path)] == [A]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [index.INDEX, "six"]
 
 
 def test_a_store_that_is_not_there_has_no_runs_and_is_not_made(tmp_path: Path) -> None:
-    assert shelf.runs(tmp_path / "nowhere") == []
+    assert index.runs(tmp_path / "nowhere") == []
     assert not (tmp_path / "nowhere").exists()
     (tmp_path / "file").write_text("")
     with pytest.raises(PerdureError, match="cannot be read"):
-        shelf.runs(tmp_path / "file")
+        index.runs(tmp_path / "file")
 
 
 def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,8 +177,8 @@ def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pyte
             raise PermissionError(13, "Permission denied", place)
         return look(place)
 
-    monkeypatch.setattr(shelf.os, "scandir", forbid)
-    rows = shelf.runs(tmp_path)
+    monkeypatch.setattr(index.os, "scandir", forbid)
+    rows = index.runs(tmp_path)
     assert [(row.path, row.state) for row in rows if row.problem] == [("six/ewc", "damaged")]
     assert [row.digest for row in rows if not row.problem] == [A]
 
@@ -188,10 +188,10 @@ def test_filters(tmp_path: Path) -> None:
     finished(tmp_path, B, "rcl", "folder:pets")
     finished(tmp_path, C, "rcl", "six")
     unfinished(tmp_path, D)
-    rows = shelf.runs(tmp_path)
+    rows = index.runs(tmp_path)
 
     def digests(*words: str) -> list[str]:
-        return sorted(row.digest for row in shelf.chosen(rows, words))
+        return sorted(row.digest for row in index.chosen(rows, words))
 
     assert digests() == [A, B, C, D]
     assert digests("rcl") == [B, C]
@@ -208,7 +208,7 @@ def test_they_come_by_benchmark_method_and_seed(tmp_path: Path) -> None:
     for digest, seed in ((A, 10), (B, 9), (C, 1)):
         finished(tmp_path, digest, seed=seed)
     finished(tmp_path, D, "ewc", seed=50)
-    assert [row.digest for row in shelf.runs(tmp_path)] == [D, C, B, A]
+    assert [row.digest for row in index.runs(tmp_path)] == [D, C, B, A]
 
 
 def test_a_run_is_found_by_path_or_by_the_beginning_of_its_hash(
@@ -218,18 +218,18 @@ def test_a_run_is_found_by_path_or_by_the_beginning_of_its_hash(
     path = finished(root, A)
     finished(root, B)
     waiting = unfinished(root, C)
-    assert shelf.find(root, str(path)) == path
-    assert shelf.find(root, f"six/gpm/{A}") == path
-    assert shelf.find(root, "aaaa") == shelf.find(root, A) == path
-    assert shelf.find(root, "b") == waiting
+    assert index.find(root, str(path)) == path
+    assert index.find(root, f"six/gpm/{A}") == path
+    assert index.find(root, "aaaa") == index.find(root, A) == path
+    assert index.find(root, "b") == waiting
     monkeypatch.chdir(path.parent)
-    assert shelf.find(root, A) == Path(A)  # where one stands
+    assert index.find(root, A) == Path(A)  # where one stands
     for name in ("aa", "a"):
         with pytest.raises(WrongValue, match=f"2 runs begin with '{name}'.*write more of the hash"):
-            shelf.find(root, name)
+            index.find(root, name)
     for name in ("f", "", "six", "aaa/", str(tmp_path), f"{A}0"):
         with pytest.raises(WrongValue, match="no run"):
-            shelf.find(root, name)
+            index.find(root, name)
 
 
 def test_removing_leaves_nothing_but_the_others(tmp_path: Path) -> None:
@@ -239,14 +239,14 @@ def test_removing_leaves_nothing_but_the_others(tmp_path: Path) -> None:
     (path / "link").symlink_to(kept)
     left = path.with_name(f".removed-{A}")  # by one that was killed
     (left / "probes").mkdir(parents=True)
-    shelf.remove(tmp_path, path)
+    index.remove(tmp_path, path)
     assert not path.exists()
     assert not left.exists()
     assert kept.read_text() == "mine"
     assert store.read_record(other, thorough=True)
-    shelf.remove(tmp_path, other)
+    index.remove(tmp_path, other)
     assert not (tmp_path / "six").exists()
-    assert shelf.runs(tmp_path) == []
+    assert index.runs(tmp_path) == []
 
 
 def test_what_is_no_run_of_the_store_is_not_removed(tmp_path: Path) -> None:
@@ -271,7 +271,7 @@ def test_what_is_no_run_of_the_store_is_not_removed(tmp_path: Path) -> None:
         root / "six/gpm/dddd000000000005",
     ):
         with pytest.raises(WrongValue, match=r"not a run|a link|not the directory of a run"):
-            shelf.remove(root, path)
+            index.remove(root, path)
     assert store.read_record(mine, thorough=True)
     assert store.read_record(foreign, thorough=True)
     assert (mine.parent / D / "letters.txt").exists()
@@ -281,20 +281,20 @@ def test_a_store_behind_a_link_is_a_store(tmp_path: Path, monkeypatch: pytest.Mo
     path = finished(tmp_path / "disk", A)
     (tmp_path / "runs").symlink_to(tmp_path / "disk")
     monkeypatch.chdir(tmp_path)
-    shelf.remove(Path("runs"), shelf.find(Path("runs"), "aaaa"))
+    index.remove(Path("runs"), index.find(Path("runs"), "aaaa"))
     assert not path.exists()
 
 
 def test_a_run_that_is_being_worked_on_is_not_removed(tmp_path: Path) -> None:
     path = unfinished(tmp_path, A)
-    with store.hold(tmp_path, path), pytest.raises(Busy, match="at work"):
-        shelf.remove(tmp_path, path)
+    with store.hold(tmp_path, path), pytest.raises(RunLocked, match="at work"):
+        index.remove(tmp_path, path)
     assert (path / "spec.toml").exists()
-    shelf.remove(tmp_path, path)
+    index.remove(tmp_path, path)
     assert not path.exists()
 
 
 def test_no_torch() -> None:
-    code = "import sys, perdure.lab.shelf; print('torch' in sys.modules)"
+    code = "import sys, perdure.lab.index; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -20,7 +20,7 @@ from tempfile import TemporaryFile
 from typing import IO, Any, Protocol, runtime_checkable
 
 from perdure.errors import PerdureError, WrongValue
-from perdure.lab.job import Event, Executor, Job
+from perdure.lab.execute.job import Event, Executor, Job
 
 RETRIES = 3  # of a job whose process is lost
 PATIENCE = 0.2  # seconds until a wish to stop is noticed
@@ -144,7 +144,7 @@ class LocalExecutor:
         try:
             said = TemporaryFile()  # noqa: SIM115 — closed with its worker
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "perdure.lab.worker"],
+                [sys.executable, "-P", "-m", "perdure.lab.execute.worker"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=said,

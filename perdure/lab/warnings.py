@@ -13,7 +13,7 @@ from perdure.methods.method import Method, Need
 SMALL_BATCH = 16
 
 
-def cautions(spec: RunSpec, method: Method, without: Sequence[str] = ()) -> list[str]:
+def warnings_for(spec: RunSpec, method: Method, without: Sequence[str] = ()) -> list[str]:
     """What speaks against this run; `without` names what will not be there in use."""
     needs: tuple[str, ...] = get_args(Need)
     for missing in without:

@@ -24,13 +24,13 @@ import perdure
 from perdure import registry
 from perdure.data.cifar100c import Twins
 from perdure.errors import WrongValue
-from perdure.lab.opening import open_clean, open_stream, reopen
+from perdure.lab.build import open_clean, open_stream, reopen
+from perdure.lab.snapshots import stages
 from perdure.lab.spec import RunSpec, assignments
-from perdure.lab.stages import stages
 from perdure.lab.store import file_sum, read_probes, write_json, written
 from perdure.probes.probe import Measured, Meter, Subject, Work
 from perdure.schema import checked, values_of
-from perdure.train.watch import Watch
+from perdure.train.callbacks import Callback
 from perdure.types import Stream
 
 
@@ -108,15 +108,15 @@ def open_run(
     return Opened(path, record, spec, subject, gauge, root, stream)
 
 
-def with_stages(run: Opened, watch: Watch) -> Opened:
+def with_stages(run: Opened, callback: Callback) -> Opened:
     """With the method as it was after each lesson, and the tasks as they were without outliers."""
     device = next(run.subject.method.parameters()).device
-    kept = stages(run.path, run.spec, run.stream, run.record, device, watch)
+    kept = stages(run.path, run.spec, run.stream, run.record, device, callback)
     clean = run.stream.tasks if not run.spec.outliers else open_clean(run.spec, run.root).tasks
     return replace(run, subject=replace(run.subject, stages=kept, clean=[task.to(device) for task in clean]))
 
 
-def measure(run: Opened, wanted: Sequence[Asked], watch: Watch | None = None) -> None:
+def measure(run: Opened, wanted: Sequence[Asked], callback: Callback | None = None) -> None:
     """Measure what is not measured yet, and keep it with the run."""
     known = read_probes(run.path, run.record)
     missing = [one for one in wanted if one.key not in known]
@@ -126,7 +126,7 @@ def measure(run: Opened, wanted: Sequence[Asked], watch: Watch | None = None) ->
     for one in missing:
         probe = one.make(run.stream)
         if probe.needs_stages and not run.subject.stages:
-            run = with_stages(run, watch or Watch())
+            run = with_stages(run, callback or Callback())
         measured = partial(probe.measure, run.subject)
         found, facts = timed(one.name, probe.work(run.subject), pace, run.gauge, measured)
         keep(run.path / "probes", one, found, {**facts, "models": [run.record["files"]["model.safetensors"]]})

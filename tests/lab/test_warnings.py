@@ -6,16 +6,16 @@ import pytest
 
 from perdure.data.synthetic import synthetic
 from perdure.errors import UnknownName
-from perdure.lab.cautions import cautions
-from perdure.lab.opening import build
+from perdure.lab.build import build
 from perdure.lab.run import run
 from perdure.lab.spec import spec
-from perdure.train.watch import Watch
+from perdure.lab.warnings import warnings_for
+from perdure.train.callbacks import Callback
 
 
 def said(method: str, *without: str, **wishes: object) -> str:
     wanted = spec(method, "synthetic", **wishes)  # type: ignore[arg-type]
-    return "\n".join(cautions(wanted, build(wanted, synthetic(seed=1)), without))
+    return "\n".join(warnings_for(wanted, build(wanted, synthetic(seed=1)), without))
 
 
 @pytest.mark.parametrize("method", ["er", "agem", "fsdgpm", "mtl"])
@@ -52,11 +52,11 @@ def test_an_unknown_need_lists_the_known_ones() -> None:
 def test_cautions_reach_the_watcher_and_the_record(tmp_path: Path) -> None:
     heard: list[str] = []
 
-    class Ear(Watch):
-        def caution(self, text: str) -> None:
+    class Ear(Callback):
+        def on_warning(self, text: str) -> None:
             heard.append(text)
 
     wanted = spec("er", "synthetic", tasks=1, plan={"epochs": 1})
-    record = run(wanted, out=tmp_path, without=["stored-data"], watch=Ear())
+    record = run(wanted, out=tmp_path, without=["stored-data"], callback=Ear())
     assert record["cautions"] == heard
     assert len(heard) == 1

@@ -22,10 +22,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from perdure.errors import Busy, PerdureError, WrongValue
+from perdure.errors import PerdureError, RunLocked, WrongValue
 from perdure.lab.away import Files, Home, Order, Outcome, do_away, order
 from perdure.lab.desk import Desk, Letter
-from perdure.lab.job import Event, Job, Kind
+from perdure.lab.execute.job import Event, Job, Kind
 from perdure.lab.store import read_record, write
 
 BEAT = 0.5  # seconds: how soon a signal is noticed
@@ -176,7 +176,7 @@ class DeskLine:
         text, files = asked.future().result()
         found: Files = files
         if wrong := json.loads(text):
-            raise Busy(wrong["busy"]) if "busy" in wrong else PerdureError(wrong["error"])
+            raise RunLocked(wrong["busy"]) if "busy" in wrong else PerdureError(wrong["error"])
         return found
 
     def settle(self) -> None:
@@ -279,7 +279,7 @@ class Shift:
             home = Home(job, partial(self._note, number))
             self.standings.append(Standing(job, home, tokens=tokens[job.out]))
         if (text := self._too_small()) is not None:
-            yield Event(0, "caution", {"text": text})
+            yield Event(0, "warning", {"text": text})
         for number in range(len(self.jobs)):
             self._submit(number)
 
@@ -359,7 +359,7 @@ class Shift:
         said = {}
         try:
             files = standing.home.fetch(where)
-        except Busy as error:
+        except RunLocked as error:
             said = {"busy": str(error)}
         except PerdureError as error:
             said = {"error": str(error)}
@@ -369,7 +369,7 @@ class Shift:
         try:
             self.standings[number].home.keep(files)
         except PerdureError as error:
-            self._note(number, "caution", {"text": f"a checkpoint was not kept: {error}"})
+            self._note(number, "warning", {"text": f"a checkpoint was not kept: {error}"})
 
     # ending
 
@@ -404,7 +404,7 @@ class Shift:
             self.later.append((time.monotonic() + BUSY, number))
             if not standing.said_busy:
                 standing.said_busy = True
-                yield Event(number, "caution", {"text": f"{outcome.facts['error']}; waiting for it"})
+                yield Event(number, "warning", {"text": f"{outcome.facts['error']}; waiting for it"})
         else:
             # A word to stop may come out of a library as an error of its own; a real one is there again next time.
             kind: Kind = "failed" if outcome.kind == "failed" and not self.stopping else "stopped"

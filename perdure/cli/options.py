@@ -12,8 +12,8 @@ from rich.console import Console
 from perdure.errors import PerdureError
 
 P = ParamSpec("P")
-screen = Console(highlight=False)
-notes = Console(stderr=True, highlight=False)
+stdout = Console(highlight=False)
+stderr = Console(stderr=True, highlight=False)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Data on standard output and nothing else.")]
 Root = Annotated[
@@ -42,10 +42,10 @@ def guarded(action: Callable[P, None]) -> Callable[P, None]:
         try:
             action(*args, **kwargs)
         except PerdureError as error:
-            complain(error)
+            print_error(error)
             raise typer.Exit(error.exit_code) from None
         except KeyboardInterrupt:
-            complain("stopped; what was finished is in its place, and the same command goes on from there")
+            print_error("interrupted; completed work is saved, run the same command to resume")
             raise typer.Exit(130) from None
         except BrokenPipeError:  # the reader went away, e.g. `perdure ls | head`
             sys.stderr.close()
@@ -54,5 +54,5 @@ def guarded(action: Callable[P, None]) -> Callable[P, None]:
     return run
 
 
-def complain(error: PerdureError | str) -> None:
-    notes.print(f"perdure: {error}", markup=False, soft_wrap=True)
+def print_error(error: PerdureError | str) -> None:
+    stderr.print(f"perdure: {error}", markup=False, soft_wrap=True)

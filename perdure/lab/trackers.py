@@ -13,14 +13,15 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from perdure.errors import PerdureError, Stopped, UnknownName
-from perdure.lab.shelf import flattened
+from perdure.errors import Interrupted, PerdureError, UnknownName
+from perdure.lab.index import flattened
 from perdure.lab.spec import RunSpec
 from perdure.lab.store import write_json
 from perdure.methods.method import Method
-from perdure.ops.scores import average_accuracy, backward_transfer
+from perdure.ops.metrics import average_accuracy, backward_transfer
+from perdure.train.callbacks import Callback, Callbacks
 from perdure.train.plan import Plan
-from perdure.train.watch import Epoch, Learned, Several, Watch
+from perdure.train.state import Epoch, Learned
 from perdure.types import Lesson
 
 Kind = Literal["epoch", "lesson"]
@@ -29,17 +30,17 @@ MARKS: dict[Kind, str] = {"epoch": "valid/loss", "lesson": "acc"}  # a figure th
 
 
 @contextmanager
-def watching(words: Sequence[str], asked: RunSpec, digest: str, path: Path, first: Watch) -> Iterator[Watch]:
+def watching(words: Sequence[str], asked: RunSpec, digest: str, path: Path, first: Callback) -> Iterator[Callback]:
     """Let others look on besides the first, to whom is said what goes wrong with them; each word is NAME or NAME:PLACE.
 
     They begin with the first lesson, so that a run that is finished already does not trouble them.
     """
-    trackers = [make(word, asked, digest, path, first.caution) for word in dict.fromkeys(words)]
+    trackers = [make(word, asked, digest, path, first.on_warning) for word in dict.fromkeys(words)]
     ending: Ending = "failed"
     try:
-        yield Several([first, *trackers])
+        yield Callbacks([first, *trackers])
         ending = "finished"
-    except (Stopped, KeyboardInterrupt):
+    except (Interrupted, KeyboardInterrupt):
         ending = "stopped"
         raise
     finally:
@@ -55,7 +56,7 @@ def make(word: str, asked: RunSpec, digest: str, path: Path, caution: Callable[[
     return TRACKERS[name](place, asked, digest, path, caution)
 
 
-class Tracker(Watch):
+class Tracker(Callback):
     """Tells another program how a run goes, until that fails for the first time."""
 
     name: ClassVar[str]
@@ -81,20 +82,20 @@ class Tracker(Watch):
 
     # What they share.
 
-    def lesson(self, lesson: Lesson, plan: Plan) -> None:  # noqa: ARG002
+    def on_task_start(self, lesson: Lesson, plan: Plan) -> None:  # noqa: ARG002
         if not (self.open or self.broken):
             with self.harmless():
                 self.told = self.begin()
                 self.open = True
 
-    def epoch(self, epoch: Epoch) -> None:
+    def on_epoch_end(self, epoch: Epoch) -> None:
         """Steps are epochs, counted as if every lesson took as many as the plan allows: lessons stay side by side."""
         figures = {"valid/loss": epoch.valid.loss, "valid/accuracy": epoch.valid.accuracy, "rate": epoch.rate}
         if epoch.train is not None:
             figures |= {"train/loss": epoch.train.loss, "train/accuracy": epoch.train.accuracy}
         self.tell("epoch", epoch.lesson * self.asked.plan.epochs + epoch.epoch + 1, figures)
 
-    def lesson_over(self, method: Method, learned: Learned) -> None:  # noqa: ARG002
+    def on_task_end(self, method: Method, learned: Learned) -> None:  # noqa: ARG002
         """Steps are lessons."""
         figures = {f"accuracy/task_{task + 1:02d}": found for task, found in enumerate(learned.matrix[-1])}
         figures["acc"] = average_accuracy(learned.matrix)
@@ -124,7 +125,7 @@ class Tracker(Watch):
 
     @property
     def title(self) -> str:
-        return f"{self.asked.method} {self.asked.shelf} seed {self.asked.seed}"
+        return f"{self.asked.method} {self.asked.benchmark_dir} seed {self.asked.seed}"
 
 
 class TensorBoard(Tracker):
@@ -133,7 +134,7 @@ class TensorBoard(Tracker):
     name, module = "tensorboard", "torch.utils.tensorboard"
 
     def begin(self) -> dict[Kind, int]:
-        below = Path(self.asked.shelf, self.asked.method, self.digest)
+        below = Path(self.asked.benchmark_dir, self.asked.method, self.digest)
         folder = Path(self.place).expanduser() / below if self.place else self.path / "tensorboard"
         there = _events(folder)
         self.writer = self.package.SummaryWriter(str(folder))
@@ -263,10 +264,10 @@ def _imported(module: str, name: str) -> Any:
     try:
         return import_module(module)
     except ImportError:
-        raise PerdureError(f"{name} is not installed: pip install 'perdure[{name}]', or leave out --watch") from None
+        raise PerdureError(f"{name} is not installed: pip install 'perdure[{name}]', or leave out --callback") from None
     except Exception as error:  # installed, but at odds with another package
         raise PerdureError(
-            f"{name} cannot be imported ({_line(error)}): install it anew, or leave out --watch"
+            f"{name} cannot be imported ({_line(error)}): install it anew, or leave out --callback"
         ) from None
 
 

@@ -11,7 +11,7 @@ import torch
 from perdure import registry
 from perdure.errors import WrongValue
 from perdure.lab import checkpoint
-from perdure.lab.doses import doses
+from perdure.lab.outlier_spec import outlier_specs
 from perdure.lab.outliers import check_possible, contaminated
 from perdure.lab.spec import RunSpec, split_name
 from perdure.methods.method import Method
@@ -20,7 +20,7 @@ from perdure.seeding import chance
 from perdure.types import Stream, Task
 
 
-def usable(device: str) -> torch.device:
+def resolve_device(device: str) -> torch.device:
     try:
         return torch.empty(0, device=device).device
     except (RuntimeError, AssertionError):  # torch raises one or the other, by the kind of device
@@ -29,7 +29,7 @@ def usable(device: str) -> torch.device:
 
 def open_stream(spec: RunSpec, root: Path | None) -> Stream:
     """The tasks to be learned, outliers included where they are asked for."""
-    return contaminated(open_clean(spec, root), doses(spec.outliers), spec.seed, spec.network)
+    return contaminated(open_clean(spec, root), outlier_specs(spec.outliers), spec.seed, spec.network)
 
 
 def open_clean(spec: RunSpec, root: Path | None) -> Stream:
@@ -42,7 +42,7 @@ def open_clean(spec: RunSpec, root: Path | None) -> Stream:
     if place:
         given["path"] = Path(place).expanduser()
     stream: Stream = opener(**given)
-    check_possible(stream, doses(spec.outliers))
+    check_possible(stream, outlier_specs(spec.outliers))
     return stream
 
 

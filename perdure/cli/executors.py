@@ -8,10 +8,10 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from perdure.errors import Stopped, WrongValue
+from perdure.errors import Interrupted, WrongValue
 
 if TYPE_CHECKING:
-    from perdure.lab.executors import Stoppable
+    from perdure.lab.execute.local import Stoppable
 
 
 @dataclass(frozen=True)
@@ -33,19 +33,19 @@ def executor_for(places: Places) -> "Stoppable":
     """Whoever does the runs there; a slip in the places is told before anything is computed."""
     if places.on != "local":
         return _on_ray(places)
-    from perdure.lab.executors import LocalExecutor, visible_gpus
-    from perdure.lab.opening import usable
+    from perdure.lab.build import resolve_device
+    from perdure.lab.execute.local import LocalExecutor, visible_gpus
 
     if places.cpus is not None or places.gpus is not None:
         raise WrongValue("--cpus and --gpus are for --on ray; here, --jobs and --threads say how much is used")
     if places.device != "cuda":
-        usable(places.device)
-        # Several jobs would fight for one GPU.
+        resolve_device(places.device)
+        # Callbacks jobs would fight for one GPU.
         jobs = places.jobs or 1 if places.device == "cpu" else 1
         return LocalExecutor(jobs, places.threads)
     gpus = visible_gpus()
     if not gpus:
-        usable(places.device)  # says that there is none
+        resolve_device(places.device)  # says that there is none
     return LocalExecutor(min(places.jobs or len(gpus), len(gpus)), places.threads, gpus)
 
 
@@ -54,7 +54,7 @@ def _on_ray(places: Places) -> "Stoppable":
         raise WrongValue(f"--on {places.on} is not allowed; use local, ray, auto or ray://HOST:PORT")
     if places.jobs is not None:
         raise WrongValue("--jobs is for --on local; on Ray, --cpus and --gpus of a run say how many there is room for")
-    from perdure.lab.on_ray import RayExecutor
+    from perdure.lab.execute.ray import RayExecutor
 
     cpus = places.threads if places.cpus is None else places.cpus
     gpus = float(places.device.startswith("cuda")) if places.gpus is None else places.gpus
@@ -64,7 +64,7 @@ def _on_ray(places: Places) -> "Stoppable":
 
 def at_a_time(executor: "Stoppable") -> int | None:
     """How many runs at a time, where that is known."""
-    from perdure.lab.executors import LocalExecutor
+    from perdure.lab.execute.local import LocalExecutor
 
     return len(executor.places) if isinstance(executor, LocalExecutor) else None
 
@@ -76,7 +76,7 @@ def stoppable(executor: "Stoppable") -> Iterator[list[int]]:
 
     def ask(number: int, _frame: FrameType | None) -> None:
         if caught:
-            raise Stopped("stopped; runs that were under way save what they have, and the same command goes on", number)
+            raise Interrupted("interrupted; running jobs save their work, run the same command to resume", number)
         caught.append(number)
         executor.stop()
 

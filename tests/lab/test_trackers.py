@@ -14,28 +14,28 @@ from typing import Any
 
 import pytest
 
-from perdure.errors import Diverged, PerdureError, Stopped, UnknownName
-from perdure.lab import watchers
-from perdure.lab.opening import open_stream
+from perdure.errors import Diverged, Interrupted, PerdureError, UnknownName
+from perdure.lab import trackers
+from perdure.lab.build import open_stream
 from perdure.lab.run import run
 from perdure.lab.spec import spec
 from perdure.lab.store import run_directory
-from perdure.train.watch import Watch
+from perdure.train.callbacks import Callback
 
 EPOCHS, TASKS = 2, 2
 
 
-class First(Watch):
+class First(Callback):
     """Collects cautions, and pulls the plug at the n-th moment."""
 
     def __init__(self, moment: int = 0, error: BaseException | None = None) -> None:
         self.cautions: list[str] = []
         self.left, self.error, self.moments = moment, error or KeyboardInterrupt(), 0
 
-    def caution(self, text: str) -> None:
+    def on_warning(self, text: str) -> None:
         self.cautions.append(text)
 
-    def pause(self, _now: Any) -> None:
+    def on_step(self, _now: Any) -> None:
         self.moments += 1
         if self.moments == self.left:
             raise self.error
@@ -56,8 +56,8 @@ def learn(
     path = run_directory(out, asked.shelf, asked.method, digest)
     first = First(moment, error) if first is None else first
     try:
-        with watchers.watching([word], asked, digest, path, first) as watch:
-            run(asked, out=out, stream=stream, watch=watch, every=every)
+        with trackers.watching([word], asked, digest, path, first) as callback:
+            run(asked, out=out, stream=stream, callback=callback, every=every)
     except BaseException as caught:
         if caught is not first.error:
             raise
@@ -154,7 +154,7 @@ def test_what_was_told_is_on_the_disk_at_once(tmp_path: Path) -> None:
     """So that a run that is killed has told what it had come to."""
 
     class Reader(First):
-        def pause(self, now: Any) -> None:
+        def on_step(self, now: Any) -> None:
             if now.at.batches == 0:
                 self.moments = len(scalars(tmp_path)["valid/loss"])
                 assert self.moments == now.at.lesson * EPOCHS + now.at.epoch
@@ -182,14 +182,14 @@ def test_a_finished_run_troubles_nobody(tmp_path: Path) -> None:
 def test_the_command_line(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     words = ["run", "gpm", "synthetic", "--tasks", "1", "--plan", "epochs=1", "--json"]
-    words += ["--watch", "tensorboard", "--watch", "tensorboard:boards"]
+    words += ["--callback", "tensorboard", "--callback", "tensorboard:boards"]
     done = subprocess.run(
         [sys.executable, "-m", "perdure.cli.main", *words], capture_output=True, text=True, cwd=tmp_path, check=False
     )
     assert done.returncode == 0, done.stderr
     assert len(list((tmp_path / "boards").rglob("events.out.*"))) == 1
     assert len(list((tmp_path / "runs").rglob("events.out.*"))) == 1
-    assert "caution" not in done.stderr
+    assert "warning" not in done.stderr
 
 
 # --- stand-ins ---
@@ -326,7 +326,7 @@ def alike(found: dict[str, list[tuple[int, float]]], whole: dict[str, list[tuple
 
 
 def test_mlflow(server: Server, whole: dict[str, list[tuple[int, float]]], tmp_path: Path) -> None:
-    for moment, error in ((8, None), (20, Stopped("stopped", 15)), (10, Diverged("the loss")), (0, None)):
+    for moment, error in ((8, None), (20, Interrupted("stopped", 15)), (10, Diverged("the loss")), (0, None)):
         assert learn("mlflow:http://127.0.0.1:5000", tmp_path, moment, error).cautions == []
     assert alike(metrics_of(server), whole)
     (there,) = server.runs.values()
@@ -436,7 +436,7 @@ def cloud(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Cl
 
 @pytest.mark.parametrize("cloud", [True, False], ids=["offline", "online"], indirect=True)
 def test_wandb(cloud: Cloud, whole: dict[str, list[tuple[int, float]]], tmp_path: Path) -> None:
-    for moment, error in ((8, None), (20, Stopped("stopped", 15)), (10, Diverged("the loss")), (0, None)):
+    for moment, error in ((8, None), (20, Interrupted("stopped", 15)), (10, Diverged("the loss")), (0, None)):
         assert learn("wandb:team/robots", tmp_path, moment, error).cautions == []
     found: dict[str, list[tuple[int, float]]] = {}
     for row in cloud.rows:
@@ -473,20 +473,20 @@ def test_a_watcher_that_does_not_exist(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("spec.toml"))
 
 
-@pytest.mark.parametrize("name", list(watchers.TRACKERS))
+@pytest.mark.parametrize("name", list(trackers.TRACKERS))
 def test_a_package_that_is_missing(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, watchers.TRACKERS[name].module, None)
+    monkeypatch.setitem(sys.modules, trackers.TRACKERS[name].module, None)
     with pytest.raises(PerdureError, match=rf"{name} is not installed: pip install 'perdure\[{name}\]'"):
         learn(name, tmp_path)
     assert not list(tmp_path.rglob("spec.toml"))
 
 
 def test_nobody_else_looks_on(tmp_path: Path) -> None:
-    """Without --watch none of the packages is imported."""
+    """Without --callback none of the packages is imported."""
     code = """
 import sys
 from pathlib import Path
-from perdure.lab import watchers
+from perdure.lab import trackers
 print([name for name in ("tensorboard", "mlflow", "wandb") if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from perdure import registry
-from perdure.errors import Damaged, PerdureError, UnknownName, WrongValue
+from perdure.errors import CorruptFile, PerdureError, UnknownName, WrongValue
 from perdure.lab import store
 
 INDEX = ".index.json"
@@ -108,7 +108,7 @@ def chosen(rows: Sequence[Row], words: Iterable[str]) -> list[Row]:
 
 
 def _benchmark_names(row: Row) -> set[str]:
-    """folder:some/photos is also known as folder, and as folder-photos, the name of its shelf."""
+    """folder:some/photos is also known as folder, and as folder-photos, the name of its index."""
     full = row.benchmark or ""
     return {full, full.partition(":")[0], row.path.partition("/")[0]} - {""}
 
@@ -165,7 +165,7 @@ def _read(root: Path, path: str, seen: Seen) -> Row:
             if record is None:  # removed in this moment
                 return Row(path, "unfinished", method, benchmark)
             return _finished(root, path, record, seen)
-        except Damaged as error:
+        except CorruptFile as error:
             return Row(path, "damaged", method, benchmark, problem=f"{error}; run it again")
         except PerdureError as error:
             return Row(path, "newer", method, benchmark, problem=str(error))
@@ -196,7 +196,7 @@ def _finished(root: Path, path: str, record: dict[str, Any], seen: Seen) -> Row:
         return Row(path, "finished", **known | counted)
     except (KeyError, TypeError, IndexError):
         place = root / path / "record.json"
-        raise Damaged(f"{place}: not a record of a run", place) from None
+        raise CorruptFile(f"{place}: not a record of a run", place) from None
 
 
 def flattened(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ FORM = re.compile(r"(?P<kind>[a-z]+):(?P<rate>[0-9.eE+-]+?)(@(?P<tasks>[0-9,-]+)
 
 
 @dataclass(frozen=True)
-class Dose:
+class OutlierSpec:
     """A share of the training images of some tasks."""
 
     kind: Kind
@@ -28,16 +28,18 @@ class Dose:
         return f"{self.kind}:{self.rate:g}" + (f"@{','.join(map(str, self.tasks))}" if self.tasks else "")
 
 
-def doses(text: str) -> tuple[Dose, ...]:
+def outlier_specs(text: str) -> tuple[OutlierSpec, ...]:
     """What a text asks for; one way to write each, so that equal runs have equal names.
 
-    >>> "+".join(map(str, doses("labels:.20@2-4 + foreign:0.1")))
+    >>> "+".join(map(str, outlier_specs("labels:.20@2-4 + foreign:0.1")))
     'labels:0.2@2,3,4+foreign:0.1'
     """
-    return tuple(_dose(part.strip()) for part in re.split(r"\+(?=\s*[a-z])", text) if text.strip() not in ("", "none"))
+    return tuple(
+        _outlier_spec(part.strip()) for part in re.split(r"\+(?=\s*[a-z])", text) if text.strip() not in ("", "none")
+    )
 
 
-def _dose(text: str) -> Dose:
+def _outlier_spec(text: str) -> OutlierSpec:
     found = FORM.fullmatch(text)
     if found is None:
         raise WrongValue(f"outliers {text!r}: write KIND:RATE or KIND:RATE@TASKS, such as labels:0.2 or labels:0.2@2-4")
@@ -50,7 +52,7 @@ def _dose(text: str) -> Dose:
             raise ValueError
     except ValueError:
         raise WrongValue(f"outliers {text!r}: the rate is a share above 0 and at most 1, such as 0.2") from None
-    return Dose(cast(Kind, kind), rate, _tasks(text, found["tasks"] or ""))
+    return OutlierSpec(cast(Kind, kind), rate, _tasks(text, found["tasks"] or ""))
 
 
 def _tasks(text: str, listed: str) -> tuple[int, ...]:

@@ -13,13 +13,14 @@ from typing import Any, overload
 
 import torch
 
-from perdure.errors import Damaged
+from perdure.errors import CorruptFile
 from perdure.lab import checkpoint
-from perdure.lab.opening import build, with_threads
+from perdure.lab.build import build, with_threads
 from perdure.lab.spec import RunSpec
 from perdure.methods.method import Method
+from perdure.train.callbacks import Callback, Callbacks
 from perdure.train.learn import learn
-from perdure.train.watch import Learned, Several, Watch
+from perdure.train.state import Learned
 from perdure.types import Stream
 
 
@@ -28,13 +29,13 @@ def stage_file(path: Path, lesson: int) -> Path:
     return path / "stages" / f"{lesson + 1:03d}.safetensors"
 
 
-class Keeper(Watch):
+class Keeper(Callback):
     """Keeps the method after each lesson."""
 
     def __init__(self, path: Path, digest: str) -> None:
         self.path, self.digest = path, digest
 
-    def lesson_over(self, method: Method, learned: Learned) -> None:
+    def on_task_end(self, method: Method, learned: Learned) -> None:
         lesson = len(learned.matrix) - 1
         checkpoint.save(stage_file(self.path, lesson), self.digest, method, Learned(learned.matrix))
 
@@ -62,12 +63,12 @@ class Stages(Sequence[Method]):
 
 
 def stages(
-    path: Path, spec: RunSpec, stream: Stream, record: dict[str, Any], device: torch.device, watch: Watch
+    path: Path, spec: RunSpec, stream: Stream, record: dict[str, Any], device: torch.device, callback: Callback
 ) -> Stages:
     """The stages of a finished run; those that are not there, or not whole, are learned once more."""
     found = Stages(path, spec, stream, device, len(record["accuracy_matrix"]))
     if not _whole(found):
-        _relearn(found, record, watch)
+        _relearn(found, record, callback)
     return found
 
 
@@ -86,12 +87,12 @@ def _whole(found: Stages) -> bool:
     try:
         for lesson in range(len(found)):
             checkpoint.load(stage_file(found.path, lesson), found.spec.plan, found.path.name)
-    except Damaged:
+    except CorruptFile:
         return False
     return True
 
 
-def _relearn(found: Stages, record: dict[str, Any], watch: Watch) -> None:
+def _relearn(found: Stages, record: dict[str, Any], callback: Callback) -> None:
     method = build(found.spec, found.stream).to(found.device)
     keeper = Keeper(found.path, found.path.name)
     with with_threads(record["threads"]):  # another number would change the last digits
@@ -100,14 +101,14 @@ def _relearn(found: Stages, record: dict[str, Any], watch: Watch) -> None:
             found.stream,
             found.spec.plan,
             found.spec.seed,
-            Several([watch, keeper]),
+            Callbacks([callback, keeper]),
             judged_on=found.spec.judged_on,
         )
     model = checkpoint.load(found.path / "model.safetensors", found.spec.plan, found.path.name).state
     again = method.state_dict()
     apart = max((_apart(model[name], again[name]) for name in model if name in again), default=0.0)
     if model.keys() != again.keys() or apart > 0:
-        watch.caution(
+        callback.on_warning(
             f"{found.path}: learned once more for its stages, it came to weights that differ by up to {apart:.2g}: "
             "torch or the machine is another than it was; what is measured of stages is of the second learning"
         )

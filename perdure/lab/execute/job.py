@@ -6,13 +6,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from perdure.errors import Busy, PerdureError, Stopped
-from perdure.lab.measure import Gauge
+from perdure.errors import Interrupted, PerdureError, RunLocked
+from perdure.lab.probe_run import Gauge
 from perdure.lab.run import run
 from perdure.lab.spec import RunSpec
 from perdure.probes.probe import Work
+from perdure.train.callbacks import Callback
 from perdure.train.plan import Plan
-from perdure.train.watch import Epoch, Watch
+from perdure.train.state import Epoch
 from perdure.types import Lesson, Stream
 
 PATIENCE = 20.0  # seconds to wait for a run that another process holds
@@ -30,7 +31,7 @@ class Job:
     every: float = 60.0  # seconds between checkpoints
     trackers: tuple[str, ...] = ()  # who else is told how it goes
 
-    def run(self, watch: Watch, gauge: Gauge, stream: Stream | None = None) -> dict[str, Any]:
+    def run(self, callback: Callback, gauge: Gauge, stream: Stream | None = None) -> dict[str, Any]:
         """Do it here and now."""
         return run(
             self.spec,
@@ -41,7 +42,7 @@ class Job:
             probes=self.probes,
             every=self.every,
             trackers=self.trackers,
-            watch=watch,
+            callback=callback,
             gauge=gauge,
         )
 
@@ -59,7 +60,7 @@ class Job:
         return cls(**{**content, "spec": spec, **lists})
 
 
-Kind = Literal["started", "epoch", "probe", "caution", "done", "failed", "stopped", "lost"]
+Kind = Literal["started", "epoch", "probe", "warning", "done", "failed", "stopped", "lost"]
 
 
 @dataclass(frozen=True)
@@ -85,19 +86,19 @@ class Executor(Protocol):
 Tell = Callable[[Kind, dict[str, Any]], None]
 
 
-class Teller(Watch):
+class Teller(Callback):
     """Passes on what is seen of a run."""
 
     def __init__(self, tell: Tell) -> None:
         self.tell, self.epochs = tell, 1
 
-    def caution(self, text: str) -> None:
-        self.tell("caution", {"text": text})
+    def on_warning(self, text: str) -> None:
+        self.tell("warning", {"text": text})
 
-    def lesson(self, lesson: Lesson, plan: Plan) -> None:  # noqa: ARG002
+    def on_task_start(self, lesson: Lesson, plan: Plan) -> None:  # noqa: ARG002
         self.epochs = plan.epochs
 
-    def epoch(self, epoch: Epoch) -> None:
+    def on_epoch_end(self, epoch: Epoch) -> None:
         valid = {"loss": epoch.valid.loss, "accuracy": epoch.valid.accuracy}
         place = {"lesson": epoch.lesson, "epoch": epoch.epoch, "epochs": self.epochs, "seconds": epoch.seconds}
         self.tell("epoch", {**place, **valid})
@@ -120,7 +121,7 @@ def work(job: Job, tell: Tell) -> None:
     try:
         record = _patiently(lambda: job.run(Teller(tell), Measurer(tell)))
     except PerdureError as error:
-        tell("stopped" if isinstance(error, Stopped) else "failed", {"error": str(error)})
+        tell("stopped" if isinstance(error, Interrupted) else "failed", {"error": str(error)})
     except Exception as error:  # a fault of ours must not take the other runs with it
         tell("failed", {"error": f"{type(error).__name__}: {error}"})
     else:
@@ -133,7 +134,7 @@ def _patiently(start: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     while True:
         try:
             return start()
-        except Busy:
+        except RunLocked:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.5)

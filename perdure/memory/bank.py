@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 
-class Bank(nn.Module):
+class TensorBank(nn.Module):
     """Name → tensor. Names may have dots. With `trainable` the tensors are parameters, else they are plain state."""
 
     def __init__(self, trainable: bool = False) -> None:

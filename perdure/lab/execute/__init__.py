@@ -1,0 +1,1 @@
+"""Where runs are computed: this process, other processes here, a Ray cluster."""
