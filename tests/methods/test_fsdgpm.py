@@ -241,7 +241,7 @@ def test_new_images_and_old_ones_share_one_forward(
     batch = second_task(method, stream)
     seen: list[tuple[int, object]] = []
     forward = method.forward
-    monkeypatch.setattr(method, "forward", lambda x, task, *rest: seen.append((len(x), task)) or forward(x, task, *rest))
+    monkeypatch.setattr(method, "forward", lambda x, task, *more: seen.append((len(x), task)) or forward(x, task, *more))
     method.gradient(batch)
     assert [size for size, _ in seen] == [8, 32, 8, 32]
     assert [task for size, task in seen if size == 8] == [1, 1]
