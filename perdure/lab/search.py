@@ -22,7 +22,7 @@ from perdure.schema import Value, meant, values_of
 from perdure.seeding import derive
 from perdure.train.plan import Plan
 
-EXAMPLE = "mix_weight=0.01..1:log, samples=50..200, spread_in=both,descent or plan.rate=0.01..0.1:log"
+EXAMPLE = "mix_weight=0.01..1:log, samples=50..200, ua_in=both,descent or plan.rate=0.01..0.1:log"
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def parse(text: str, method: str) -> Range:
 
     >>> parse("lambda=0.01..1:log", "rcl")
     Range(name='mix_weight', low=0.01, high=1.0, log=True, whole=False, choices=())
-    >>> parse("spread_in=both,descent", "rcl").choices
+    >>> parse("ua_in=both,descent", "rcl").choices
     ('both', 'descent')
     """
     name, _, wish = (part.strip() for part in text.partition("="))
@@ -125,7 +125,7 @@ def go(
 ) -> Iterator[Trial]:
     """Try values until there are so many trials, those of earlier times included; yields each as it ends.
 
-    Each round asks for `at_once` proposals and waits for all of their runs.
+    Each round asks for `at_once` proposals and is_async for all of their runs.
     """
     optuna = _optuna()
     path = _place(search, out)
@@ -207,7 +207,7 @@ def _study(optuna: ModuleType, path: Path, opened: Callable[..., Any], **how: An
 
 
 def _ask_again(optuna: ModuleType, study: Any) -> None:
-    """Queue what a process that is gone was trying; what waits in the queue already stays there."""
+    """Queue what a process that is gone was trying; what is_async in the queue already stays there."""
     for trial in study.get_trials(states=[optuna.trial.TrialState.RUNNING]):
         study.enqueue_trial(trial.params)
         study._storage.set_trial_user_attr(trial._trial_id, "lost", True)

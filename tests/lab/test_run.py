@@ -94,7 +94,7 @@ def test_presets_have_the_published_values() -> None:
     }
     assert list(thresholds.values()) == [0.97, 0.95, 0.94, 0.965, 0.95, 0.95, 0.985, 0.97, 0.97]
     assert preset("five", "rcl").values["concentration"][0] == 1.0
-    assert preset("miniimagenet", "rcl").values["noise_range"][0] == 1e-11
+    assert preset("miniimagenet", "rcl").values["phi_init"][0] == 1e-11
     assert [preset(b, "rcl").plan["patience"][0] for b in ("cifar100", "five", "miniimagenet")] == [6, 5, 5]
 
 

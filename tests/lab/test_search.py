@@ -50,7 +50,7 @@ def search(wanted, out, trials, executor=None, at_once=2):
         ("plan.rate=0.01..0.1:log", Range("plan.rate", 0.01, 0.1, log=True)),
         ("plan.batch=16,32", Range("plan.batch", choices=("16", "32"))),
         ("variant=released,paper", Range("variant", choices=("released", "paper"))),
-        ("noise_cap=0.1..1", Range("noise_cap", 0.1, 1)),
+        ("phi_cap=0.1..1", Range("phi_cap", 0.1, 1)),
     ],
 )
 def test_spaces(text, found):
@@ -80,7 +80,7 @@ def test_searches_asked_wrongly_fail_before_anything_runs(space):
         make("gpm", "synthetic", space, [1])
 
 
-@pytest.mark.parametrize("space", ["spread_in=both,nonsense", "samples=10..20.5", "plan.batch=16,0"])
+@pytest.mark.parametrize("space", ["ua_in=both,nonsense", "samples=10..20.5", "plan.batch=16,0"])
 def test_every_choice_and_both_ends_are_checked_before_anything_runs(space):
     with pytest.raises(WrongValue, match="is not allowed"):
         make("rcl", "synthetic", ["radius=0.01..0.5", space], [1])
@@ -213,7 +213,7 @@ def test_reading_results_makes_no_files_and_asks_nothing_again(wanted, tmp_path)
 
 
 def test_a_search_that_was_cut_off_twice_goes_on(wanted, tmp_path):
-    """The second time, one of the trials of the first time still waits to be asked again."""
+    """The second time, one of the trials of the first time still is_async to be asked again."""
     for at_once in (3, 1):
         with pytest.raises(KeyboardInterrupt):
             search(wanted, tmp_path, 3, Here(limit=0), at_once=at_once)

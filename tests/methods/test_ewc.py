@@ -14,8 +14,8 @@ from perdure.methods.ewc import EWC
 from perdure.methods.finetune import FineTune
 from perdure.nets.mlp import MLP
 from perdure.nets.network import Network
-from perdure.ops.algebra import norm
 from perdure.ops.fisher import quadratic_penalty
+from perdure.ops.gradients import norm
 from perdure.train.evaluate import evaluate
 from perdure.train.fit import fit
 from perdure.train.plan import Plan

@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+from perdure.ops.uphill import Thinning
 from torch import Tensor
 
 from perdure.methods.fsdgpm import FSDGPM, pieces
 from perdure.nets.mlp import MLP
 from perdure.nets.network import Network
-from perdure.ops.algebra import grad, norm
+from perdure.ops.gradients import grad, norm
 from perdure.ops.subspace import extend
-from perdure.ops.uphill import Thinning
 from perdure.train.fit import fit
 from perdure.train.plan import Plan
 from perdure.types import Batch, Lesson, Stream
@@ -144,12 +144,12 @@ def test_the_released_importance_moves_once_until_the_rate_drops(
         method.learn_importance(slopes)
         return not torch.equal(method.importance[layer], torch.sigmoid(10 * before))
 
-    method.epoch(0, 5, 1.0)
+    method.begin_epoch(0, 5, 1.0)
     assert [moves(), moves(), moves()] == [True, variant == "intended", variant == "intended"]
-    method.epoch(1, 5, 1.0)  # the rate is as before
+    method.begin_epoch(1, 5, 1.0)  # the rate is as before
     assert moves() == (variant == "intended")
     speed = method.speed[layer].clone()
-    method.epoch(2, 5, 0.5)
+    method.begin_epoch(2, 5, 0.5)
     assert moves()
     if variant == "released":
         assert torch.equal(method.speed[layer], method.speed[layer].new_full(speed.shape, float(speed[0])))
@@ -162,7 +162,7 @@ def test_both_rates_follow_that_of_the_weights(fresh_net: Fresh, stream: Stream)
     full = climbed(method, batch)
     slopes = {name: torch.full_like(part, 0.01) for name, part in method.importance.items()}
     layer = next(iter(slopes))
-    method.epoch(1, 10, 0.25)
+    method.begin_epoch(1, 10, 0.25)
     quarter = climbed(method, batch)
     assert all(torch.allclose(quarter[name], 0.25 * step) for name, step in full.items())
     method.learn_importance(slopes)
@@ -241,7 +241,9 @@ def test_new_images_and_old_ones_share_one_forward(
     batch = second_task(method, stream)
     seen: list[tuple[int, object]] = []
     forward = method.forward
-    monkeypatch.setattr(method, "forward", lambda x, task, *more: seen.append((len(x), task)) or forward(x, task, *more))
+    monkeypatch.setattr(
+        method, "forward", lambda x, task, *more: seen.append((len(x), task)) or forward(x, task, *more)
+    )
     method.gradient(batch)
     assert [size for size, _ in seen] == [8, 32, 8, 32]
     assert [task for size, task in seen if size == 8] == [1, 1]

@@ -2,8 +2,8 @@
 
 import torch
 
-from perdure.ops.algebra import grad
 from perdure.ops.fisher import diagonal_fisher, merge, quadratic_penalty
+from perdure.ops.gradients import grad
 
 
 def test_fisher_of_what_no_batch_used_is_left_out() -> None:

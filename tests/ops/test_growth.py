@@ -16,7 +16,7 @@ from perdure.ops.expansion import (
     transform,
     transformed,
 )
-from perdure.ops.soft import soft_part, soften
+from perdure.ops.soft_projection import soft_part, soften
 from perdure.ops.subspace import columns, project
 
 

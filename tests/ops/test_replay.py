@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from perdure.memory.replay_buffer import Memory, ReservoirBuffer, TaskBuffer, join, yield_to
+from perdure.memory.replay_buffer import Memory, ReservoirBuffer, TaskBuffer, join
 from perdure.types import Batch
 
 
@@ -99,10 +99,10 @@ def test_join() -> None:
 
 @pytest.mark.parametrize("queued", [False, True])
 def test_a_missing_gradient_counts_as_zero(queued: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perdure.memory.replay_buffer.waits", lambda _: queued)
+    monkeypatch.setattr("perdure.methods.agem.is_async", lambda _: queued)
     gradient = {"shared": torch.tensor([1.0, 0.0]), "new head": torch.tensor([3.0])}
     reference = {"shared": torch.tensor([-1.0, 1.0]), "old head": torch.tensor([2.0])}
-    bent, conflict = yield_to(gradient, reference)  # g·r = −1, r·r = 6
+    bent, conflict = agem_project(gradient, reference)  # g·r = −1, r·r = 6
     assert conflict
     assert bent.keys() == {"shared", "new head", "old head"}
     torch.testing.assert_close(bent["shared"], torch.tensor([1 - 1 / 6, 1 / 6]))

@@ -7,8 +7,8 @@ import torch
 
 from perdure.ops import algebra, losses, scores
 from perdure.ops.mixup import Mixing, draw_mixing, mix, shift
-from perdure.ops.noise import spread_weights
 from perdure.ops.outliers import excess_loss, logit_gradient, weight_gradient
+from perdure.ops.phi import spread_weights
 
 
 def test_uniformity_is_the_mean_over_pairs() -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from perdure.ops.tally import Running
 
 from perdure.data.synthetic import synthetic
 from perdure.errors import BadData, Diverged, TooFewSamples
@@ -14,7 +15,6 @@ from perdure.methods.gpm import GPM
 from perdure.methods.rcl import RCL
 from perdure.nets.mlp import MLP
 from perdure.nets.network import Network
-from perdure.ops.tally import Running
 from perdure.train.evaluate import evaluate
 from perdure.train.fit import fit
 from perdure.train.learn import learn

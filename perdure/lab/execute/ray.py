@@ -156,7 +156,7 @@ def _first_line(error: BaseException) -> str:
 class DeskLine:
     """A worker's line to the desk: one letter at a time, since Ray may overtake itself.
 
-    A letter that does not arrive is not worth a run. It waits for futures, never with `ray.get`: a task that waits so
+    A letter that does not arrive is not worth a run. It is_async for futures, never with `ray.get`: a task that is_async so
     gives its CPU to another.
     """
 
