@@ -5,13 +5,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from perdure.ops.uphill import Thinning
 from torch import Tensor
 
-from perdure.methods.fsdgpm import FSDGPM, pieces
+from perdure.methods.fsdgpm import FSDGPM, split
 from perdure.nets.mlp import MLP
 from perdure.nets.network import Network
-from perdure.ops.gradients import grad, norm
+from perdure.ops.gradients import ascent_grad, grad, norm
 from perdure.ops.subspace import extend
 from perdure.train.fit import fit
 from perdure.train.plan import Plan
@@ -35,7 +34,9 @@ def second_task(method: FSDGPM, stream: Stream) -> Batch:
 def climbed(method: FSDGPM, batch: Batch) -> dict[str, Tensor]:
     """How far the first piece takes each weight uphill."""
     weights = method.trainable()
-    point = method.climb(batch, batch, Thinning(weights), dict(method.importance.items())).points[0].whole()
+    piece = split(batch, method.pieces)[0]
+    uphill = ascent_grad(method.loss(piece, weights), weights, method.second_order)
+    point = method.ascend(weights, uphill, dict(method.importance.items()))
     return {name: (point[name] - weight).detach() for name, weight in weights.items()}
 
 
@@ -91,11 +92,11 @@ def test_second_order_terms_matter_and_can_be_left_out(fresh_net: Fresh, stream:
 def test_a_batch_is_cut_evenly_but_never_into_single_images() -> None:
     x = torch.arange(7.0).view(-1, 1, 1, 1)
     for size, count, sizes in ((7, 2, [4, 3]), (6, 3, [2, 2, 2]), (3, 2, [3]), (2, 2, [2]), (1, 2, [1]), (5, 1, [5])):
-        found = pieces(Batch(x[:size], torch.arange(size), 4), count)
+        found = split(Batch(x[:size], torch.arange(size), 4), count)
         assert [len(piece) for piece in found] == sizes
         assert torch.equal(torch.cat([piece.x for piece in found]), x[:size])
         assert {piece.task for piece in found} == {4}
-    mixed = pieces(Batch(x, torch.arange(7), torch.tensor([0, 0, 1, 1, 2, 2, 2])), 2)
+    mixed = split(Batch(x, torch.arange(7), torch.tensor([0, 0, 1, 1, 2, 2, 2])), 2)
     assert [piece.task.tolist() for piece in mixed] == [[0, 0, 1, 1], [2, 2, 2]]
 
 
