@@ -1,21 +1,24 @@
 """Runs on two Ray nodes, both on this machine's loopback: killed, lost or stopped, they leave the same records."""
 
+import json
 import os
 import secrets
 import signal
 import subprocess
 import sys
+from concurrent.futures import Future
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 import torch
 
+import perdure
 from perdure.errors import PerdureError, WrongValue
 from perdure.lab.checkpoint import load
 from perdure.lab.execute import ray as module
 from perdure.lab.execute.job import Executor, Job
-from perdure.lab.execute.ray import LOOPBACK, SETTINGS, RayExecutor, check_node
+from perdure.lab.execute.ray import LOOPBACK, SETTINGS, RayExecutor, check_node, run_remote
 from perdure.lab.run import run
 from perdure.lab.spec import spec
 from perdure.lab.store import hold, read_record
@@ -106,9 +109,11 @@ def nothing_left(out):
     return not {name for name in names - finished if not name.endswith(".lock")}
 
 
-def test_a_study_gives_the_same_records(cluster, reference, tmp_path):
-    jobs = [job(tmp_path, seed, method=method) for method, seed in (("gpm", 1), ("gpm", 2), ("rcl", 1))]
-    jobs.append(job(tmp_path, benchmark="folder:/nowhere"))
+def test_a_study_gives_the_same_records(cluster, reference, tmp_path, monkeypatch):
+    (tmp_path / "torch.py").write_text("raise RuntimeError('imported from the working directory')")
+    monkeypatch.chdir(tmp_path)
+    jobs = [job("runs", seed, method=method) for method, seed in (("gpm", 1), ("gpm", 2), ("rcl", 1))]
+    jobs.append(job("runs", benchmark="folder:/nowhere"))
     executor = RayExecutor(cluster.address)
     assert isinstance(executor, Executor)
     events = list(executor.do(jobs))
@@ -120,7 +125,7 @@ def test_a_study_gives_the_same_records(cluster, reference, tmp_path):
     for number in range(3):
         kinds = [event.kind for event in events if event.job == number]
         assert kinds == ["started", *["epoch"] * 4, "done"]
-    assert nothing_left(tmp_path)
+    assert nothing_left(tmp_path / "runs")
     again = list(executor.do(jobs[:2]))
     assert [event.kind for event in again if event.job == 0] == ["started", "done"]
     assert all_as(reference, jobs[:2], again)
@@ -277,16 +282,61 @@ def test_more_than_any_node_has(cluster, tmp_path):
     events.close()
 
 
-def test_a_node_with_other_versions(tmp_path):
+class FakeQueue:
+    """Stands for the actor: keeps what a worker in this process sends."""
+
+    def __init__(self):
+        self.put, self.sent = self, []
+
+    def remote(self, text):
+        self.sent.append(json.loads(text)[1:])
+        return self
+
+    def future(self):
+        done = Future()
+        done.set_result(None)
+        return done
+
+
+@pytest.fixture
+def order(tmp_path):
+    """What the driver sends to a worker."""
     (tmp_path / "token").touch()
-    order = {"job": {"out": str(tmp_path)}, "token": str(tmp_path / "token")}
-    sent = []
-    check_node({**order, "versions": [module.perdure.__version__, "0.0"]}, lambda *event: sent.append(event))
-    [(kind, facts)] = sent
+    versions = [perdure.__version__, torch.__version__]
+    common = {"id": [0, 1], "token": "token", "cwd": str(tmp_path), "threads": 1, "versions": versions}
+    return {**common, "job": job(tmp_path).plain()}
+
+
+def test_a_node_with_other_versions(order):
+    queue = FakeQueue()
+    check_node(order, lambda *event: queue.sent.append(event))
+    assert queue.sent == []
+    run_remote(json.dumps({**order, "versions": ["0.0", torch.__version__]}), queue)
+    [(kind, facts)] = queue.sent
+    assert kind == "failed"
+    assert facts["error"].endswith("the driver 0.0; install the same on both")
+    check_node({**order, "versions": [perdure.__version__, "0.0"]}, lambda *event: queue.sent.append(event))
+    kind, facts = queue.sent[-1]
     assert kind == "warning"
     assert facts["text"].endswith("the driver 0.0: last digits may differ")
-    with pytest.raises(PerdureError, match=r"has perdure .*, the driver 0\.0; install the same on both"):
-        check_node({**order, "versions": ["0.0", torch.__version__]}, lambda *_: None)
+
+
+def test_paths_are_those_of_the_driver_where_the_node_has_them(order, tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(module, "run_job", lambda job, *_, **__: seen.append((job.root, Path.cwd())))
+    here = Path.cwd()
+    for root, cwd in ((tmp_path, tmp_path), (tmp_path / "nowhere", tmp_path / "nowhere")):
+        sent = {**order, "cwd": str(cwd), "job": {**order["job"], "root": str(root)}}
+        run_remote(json.dumps(sent), FakeQueue())
+    assert seen == [(str(tmp_path), tmp_path), (None, here)]
+    assert Path.cwd() == here
+
+
+def test_interrupted_outside_of_training(order, monkeypatch):
+    monkeypatch.setattr(module, "run_job", lambda *_, **__: signal.raise_signal(signal.SIGINT))
+    queue = FakeQueue()
+    run_remote(json.dumps(order), queue)
+    assert [kind for kind, _ in queue.sent] == ["stopped"]
 
 
 @pytest.mark.parametrize(

@@ -104,10 +104,10 @@ class JobStates:
             self.ended.add(event.job)
         return [event]
 
-    def lost(self, job: int, error: str, stopping: bool) -> Event:
+    def lost(self, job: int, error: str, stopping: bool, retry: bool = True) -> Event:
         """The event for a job whose worker ended without a result; it is to be retried if that is "lost"."""
-        if stopping:
-            return Event(job, "stopped", {"error": error})
+        if stopping or not retry:
+            return Event(job, "stopped" if stopping else "failed", {"error": error})
         self.losses[job] += 1
         if self.losses[job] > self.retries:
             return Event(job, "failed", {"error": f"{error}; tried {self.losses[job]} times"})

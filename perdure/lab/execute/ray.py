@@ -26,17 +26,24 @@ import torch
 
 import perdure
 from perdure.errors import PerdureError, WrongValue
-from perdure.lab.execute.job import Event, Job, JobStates, Kind, run_job
+from perdure.lab.execute.job import Event, Job, JobStates, Kind, Send, run_job
 from perdure.lab.store import write
 
 POLL = 0.25  # seconds between two looks for events
 GRACE = 120.0  # seconds that a worker has to end its step and save when it is stopped
 
-# Read by Ray when it is imported. No usage statistics; no messages about nodes on standard output, where `--json` has
-# data: the events tell all.
+# Ray reads these when it is imported. No usage statistics; no messages about nodes on standard output, where `--json`
+# has data: the events tell all. LOOPBACK keeps a Ray of one's own off the machine's outer address.
 SETTINGS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS_SKIP_REGEX": "."}
-# Without this, a Ray for this process alone would listen on the machine's outer address, even if told 127.0.0.1.
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+
+REASONS = {  # by the name of Ray's error
+    "TaskCancelledError": "not started",
+    "OutOfMemoryError": "its node ran out of memory",
+    "NodeDiedError": "its node died",
+    "WorkerCrashedError": "its worker process died",
+    "LocalRayletDiedError": "Ray on this machine died; start it again, then run the same command to resume",
+}
 
 
 class RayExecutor:
@@ -56,8 +63,7 @@ class RayExecutor:
         if threads < 1 or retries < 0:
             raise WrongValue(f"{threads} threads and {retries} retries: at least 1 and 0")
         self.address, self.cpus, self.gpus = address, cpus, gpus
-        self.threads, self.retries = threads, retries
-        self.stopping = False
+        self.threads, self.retries, self.stopping = threads, retries, False
 
     def stop(self) -> None:
         self.stopping = True
@@ -67,10 +73,10 @@ class RayExecutor:
         if not jobs:
             return
         ray = connect(self.address)
-        with store_tokens(jobs) as tokens:
-            if (text := self.missing_resources(ray, jobs)) is not None:
-                yield Event(0, "warning", {"text": text})
-            batch = RayBatch(ray, self, jobs, tokens)
+        if (text := self.missing_resources(ray, jobs)) is not None:
+            yield Event(0, "warning", {"text": text})
+        with store_token({_absolute(job.out) for job in jobs}) as token:
+            batch = RayBatch(ray, self, jobs, token)
             try:
                 yield from batch.events()
             finally:
@@ -95,8 +101,8 @@ class RayExecutor:
 class RayBatch:
     """The Ray tasks of one call of `do`, from the first event to the last."""
 
-    def __init__(self, ray: Any, executor: RayExecutor, jobs: Sequence[Job], tokens: dict[str, Path]) -> None:
-        self.ray, self.executor, self.jobs, self.tokens = ray, executor, jobs, tokens
+    def __init__(self, ray: Any, executor: RayExecutor, jobs: Sequence[Job], token: str) -> None:
+        self.ray, self.executor, self.jobs, self.token = ray, executor, jobs, token
         self.states, self.attempts = JobStates(executor.retries), Counter[int]()
         self.tasks: dict[Any, int] = {}  # Ray's reference → job
         self.closing = False
@@ -108,6 +114,24 @@ class RayBatch:
     def stopping(self) -> bool:
         return self.executor.stopping or self.closing
 
+    def submit(self, index: int) -> None:
+        job, resources = self.jobs[index], self.executor.resources(self.jobs[index])
+        name = f"{job.spec.method}-{job.spec.benchmark}-{job.spec.seed}"
+        remote = self.ray.remote(run_remote).options(max_retries=0, name=name, **resources)
+        self.attempts[index] += 1
+        if resources["num_gpus"] and job.device.startswith("cuda"):
+            job = replace(job, device="cuda")  # Ray shows a worker its own GPU only, as the first
+        data = job.root or os.environ.get("PERDURE_DATA")
+        order = {
+            "job": replace(job, out=_absolute(job.out), root=data and _absolute(data)).plain(),
+            "id": [index, self.attempts[index]],
+            "token": self.token,
+            "cwd": str(Path.cwd()),
+            "threads": self.executor.threads,
+            "versions": [perdure.__version__, torch.__version__],
+        }
+        self.tasks[remote.remote(json.dumps(order), self.queue)] = index
+
     def events(self) -> Iterator[Event]:
         deadline = math.inf
         while self.tasks and time.monotonic() < deadline:
@@ -116,13 +140,44 @@ class RayBatch:
                 for task in self.tasks:
                     self.ray.cancel(task, recursive=False)
             ended, _ = self.ray.wait(list(self.tasks), timeout=POLL)
-            yield from self.received()  # a task ends when its events have arrived, so they come before its end
+            yield from self.received()  # a task ends after its events have arrived, so none is missed
             for task in ended:
                 yield from self.ended(task)
         while self.tasks:
             task, index = self.tasks.popitem()
             self.ray.cancel(task, force=True, recursive=False)
             yield Event(index, "stopped", {"error": "did not stop in time; its last checkpoint is kept"})
+
+    def received(self) -> Iterator[Event]:
+        try:
+            texts = self.ray.get(self.queue.take.remote(), timeout=60)
+        except self.ray.exceptions.RayError:  # Ray starts it again
+            return
+        for text in texts:
+            (index, attempt), kind, facts = json.loads(text)
+            if attempt != self.attempts[index]:
+                continue  # from a worker that was given up
+            if kind == "done":
+                record = facts["record"]
+                record["path"] = str(Path(self.jobs[index].out, *Path(record["path"]).parts[-3:]))
+            yield from self.states.received(Event(index, kind, facts), self.stopping)
+
+    def ended(self, task: Any) -> Iterator[Event]:
+        """A task has ended; a result that has arrived counts, whatever Ray says."""
+        index, errors, retry = self.tasks.pop(task), self.ray.exceptions, True
+        try:
+            self.ray.get(task)
+            reason = "its worker was told to stop"
+        except errors.RayTaskError as error:
+            reason, retry = f"{_line(error, -1)}; is perdure installed on every node?", False
+        except errors.RayError as error:
+            reason = REASONS.get(type(error).__name__, f"Ray lost it ({_line(error)})")
+            retry = not isinstance(error, errors.LocalRayletDiedError)
+        if index not in self.states.ended:
+            event = self.states.lost(index, reason, self.stopping, retry)
+            yield event
+            if event.kind == "lost":
+                self.submit(index)
 
     def close(self) -> None:
         """Let running tasks save and stop, unless they were asked to before."""
@@ -133,71 +188,9 @@ class RayBatch:
         finally:
             self.ray.kill(self.queue)
 
-    def submit(self, index: int) -> None:
-        job, resources = self.jobs[index], self.executor.resources(self.jobs[index])
-        self.attempts[index] += 1
-        data, out = job.root or os.environ.get("PERDURE_DATA"), str(Path(job.out).expanduser().absolute())
-        # Ray shows a worker its own GPU only, as the first.
-        device = "cuda" if resources["num_gpus"] and job.device.startswith("cuda") else job.device
-        order = {
-            "job": replace(job, out=out, device=device, root=data and str(Path(data).expanduser().absolute())).plain(),
-            "id": [index, self.attempts[index]],
-            "token": str(self.tokens[job.out]),
-            "cwd": str(Path.cwd()),
-            "threads": self.executor.threads,
-            "versions": [perdure.__version__, torch.__version__],
-        }
-        name = f"{job.spec.method}-{job.spec.benchmark}-{job.spec.seed}"
-        remote = self.ray.remote(run_remote).options(max_retries=0, name=name, **resources)
-        self.tasks[remote.remote(json.dumps(order), self.queue)] = index
-
-    def received(self) -> Iterator[Event]:
-        try:
-            texts = self.ray.get(self.queue.take.remote(), timeout=60)
-        except self.ray.exceptions.RayError:  # Ray starts it anew
-            return
-        for text in texts:
-            (index, attempt), kind, facts = json.loads(text)
-            if attempt != self.attempts[index]:
-                continue  # from a worker that was given up
-            if kind == "done":  # where this machine has it, as it was named
-                path = Path(self.jobs[index].out, *Path(facts["record"]["path"]).parts[-3:])
-                facts["record"]["path"] = str(path)
-            yield from self.states.received(Event(index, kind, facts), self.stopping)
-
-    def ended(self, task: Any) -> Iterator[Event]:
-        """A task has ended; whatever Ray says of it, a result that has arrived counts."""
-        index, errors, fault = self.tasks.pop(task), self.ray.exceptions, None
-        try:
-            self.ray.get(task)
-            reason = "its worker was told to stop"
-        except errors.TaskCancelledError:
-            reason = "not started"
-        except errors.RayTaskError as error:
-            fault = f"{_line(error, -1)}; is perdure installed on every node?"
-        except errors.LocalRayletDiedError:
-            fault = "Ray on this machine died; start it again, then run the same command to resume"
-        except errors.OutOfMemoryError:
-            reason = "its node ran out of memory"
-        except errors.NodeDiedError:
-            reason = "its node died"
-        except errors.WorkerCrashedError:
-            reason = "its worker process died"
-        except errors.RayError as error:
-            reason = f"Ray lost it ({_line(error)})"
-        if index in self.states.ended:
-            return
-        if fault is not None:  # another attempt would do no better
-            yield from self.states.received(Event(index, "failed", {"error": fault}), self.stopping)
-            return
-        event = self.states.lost(index, reason, self.stopping)
-        yield event
-        if event.kind == "lost":
-            self.submit(index)
-
 
 def event_queue(ray: Any) -> Any:
-    """An actor that keeps events until the driver takes them, on the driver's own node: it lives as long as that."""
+    """An actor that keeps events until the driver takes them, on the driver's own node: no other takes it along."""
 
     class EventQueue:  # defined here, Ray sends its code along: its process need not import torch
         def __init__(self) -> None:
@@ -217,19 +210,17 @@ def event_queue(ray: Any) -> Any:
 
 
 @contextmanager
-def store_tokens(jobs: Sequence[Job]) -> Iterator[dict[str, Path]]:
-    """A file in each store that workers must find: a folder that only has the same path is another store."""
-    tokens = {}
+def store_token(stores: set[str]) -> Iterator[str]:
+    """The name of a file that workers must find in the store; in another one at the same path it is not."""
+    name = f".locks/driver-{secrets.token_hex(8)}"
     try:
-        for out in {job.out for job in jobs}:
-            name = f"driver-{secrets.token_hex(8)}"
-            tokens[out] = Path(out).expanduser().absolute() / ".locks" / name
-            write(tokens[out], b"")
-        yield tokens
+        for store in stores:
+            write(Path(store, name), b"")
+        yield name
     finally:
-        for token in tokens.values():
+        for store in stores:
             with suppress(OSError):
-                token.unlink(missing_ok=True)
+                Path(store, name).unlink(missing_ok=True)
 
 
 # --- the worker ---
@@ -238,19 +229,20 @@ def store_tokens(jobs: Sequence[Job]) -> Iterator[dict[str, Path]]:
 def run_remote(text: str, queue: Any) -> None:
     """What a Ray worker does, in its process's main thread, where `ray.cancel` interrupts it as Ctrl-C would."""
     order = json.loads(text)
-    job, data, cwd = Job.from_plain(order["job"]), order["job"]["root"], Path(order["cwd"])
+    job, cwd = Job.from_plain(order["job"]), Path(order["cwd"])
     last: list[Future[Any]] = []
 
     def send(kind: Kind, facts: dict[str, Any]) -> None:
-        # Futures, for a task that waits with `ray.get` gives its CPU to another. The actor keeps their order.
+        # A future, for a task that waits with `ray.get` gives its CPU to another. The actor keeps their order.
         last[:] = [queue.put.remote(json.dumps([order["id"], kind, facts])).future()]
 
     try:
         check_node(order, send)
         torch.set_num_threads(order["threads"])
-        # `folder:photos` means the driver's folder. Without the driver's image files, the node's own are used.
-        with chdir(cwd if cwd.is_dir() else "."):
-            run_job(replace(job, root=data if data and Path(data).exists() else None), send, lock_wait=math.inf)
+        with chdir(cwd if cwd.is_dir() else "."):  # `folder:photos` is meant from where the driver is
+            if job.root and not Path(job.root).exists():
+                job = replace(job, root=None)  # the node's own image files
+            run_job(job, send, lock_wait=math.inf)
     except PerdureError as error:
         send("failed", {"error": str(error)})
     except KeyboardInterrupt:  # before or after training, which saves by itself
@@ -258,19 +250,18 @@ def run_remote(text: str, queue: Any) -> None:
     wait(last, timeout=60)
 
 
-def check_node(order: dict[str, Any], send: Any) -> None:
+def check_node(order: dict[str, Any], send: Send) -> None:
     """The node must see the store, and have the driver's perdure."""
-    host, out = socket.gethostname(), order["job"]["out"]
-    if not (Path(order["token"]).exists() and os.access(out, os.W_OK)):
+    host, out, (driver, drivers_torch) = socket.gethostname(), order["job"]["out"], order["versions"]
+    if not (Path(out, order["token"]).exists() and os.access(out, os.W_OK)):
         raise PerdureError(
             f"node {host} does not see the store {out}; "
             "mount it there at the same path, writable, or use --out on a file system that all nodes share"
         )
-    ours, torchs = order["versions"]
-    if ours != perdure.__version__:
-        raise PerdureError(f"{host} has perdure {perdure.__version__}, the driver {ours}; install the same on both")
-    if torchs != torch.__version__:
-        text = f"{host} has torch {torch.__version__}, the driver {torchs}: last digits may differ"
+    if driver != perdure.__version__:
+        raise PerdureError(f"{host} has perdure {perdure.__version__}, the driver {driver}; install the same on both")
+    if drivers_torch != torch.__version__:
+        text = f"{host} has torch {torch.__version__}, the driver {drivers_torch}: last digits may differ"
         send("warning", {"text": text})
 
 
@@ -287,35 +278,33 @@ def connect(address: str | None) -> Any:
         raise PerdureError("Ray is not installed; pip install 'perdure[ray]'") from None
     if ray.is_initialized():
         return ray
-    check_address(address)
+    if address not in (None, "auto"):
+        check_address(address)
     logging.getLogger("ray").setLevel(logging.ERROR)
-    own: dict[str, Any] = {"include_dashboard": False} if address is None else {}
+    own = {"include_dashboard": False} if address is None else {}
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        # Workers look for modules in the driver's working directory: let that be where perdure is.
+        # Workers import from the folder in which Ray was joined: let that be where perdure is.
         with warnings.catch_warnings(), chdir(Path(perdure.__file__).parent.parent):
             warnings.simplefilter("ignore")  # of a connection that fails; the error says it
             ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **own)
     except (OSError, RuntimeError, ValueError, ImportError, ray.exceptions.RayError) as error:
-        if address == "auto":
-            raise PerdureError(
-                "this machine belongs to no Ray cluster; join one with `ray start`, or name one: --on ray://HOST:PORT"
-            ) from None
-        where = "on this machine" if address is None else f"at {address}"
-        token = "" if address is None else "; if it asks for a token, set RAY_AUTH_MODE=token and give it"
-        raise PerdureError(f"no Ray {where}: {_line(error)}{token}; see docs/clusters.md") from None
+        said = f"no Ray at {address}: {_line(error)}; if it asks for a token, set RAY_AUTH_MODE=token and give it"
+        if address is None:
+            said = f"cannot start Ray on this machine: {_line(error)}; use --on local"
+        elif address == "auto":
+            said = "this machine is in no Ray cluster; join one with `ray start`, or name one: --on ray://HOST:PORT"
+        raise PerdureError(f"{said}; see docs/clusters.md") from None
     finally:
-        with suppress(ValueError):  # Ray takes SIGTERM for itself, but in the main thread only
+        with suppress(ValueError):  # Ray takes SIGTERM for itself; outside the main thread it cannot
             for number, handler in handlers.items():
                 signal.signal(number, handler)
     return ray
 
 
-def check_address(address: str | None) -> None:
+def check_address(address: str) -> None:
     """Somebody must listen there; Ray itself would try for minutes."""
-    if address in (None, "auto"):
-        return
-    host, _, port = str(address).removeprefix("ray://").rpartition(":")
+    host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit():
         raise WrongValue(f"{address!r} is no address of a Ray cluster; use auto, HOST:PORT or ray://HOST:PORT")
     try:
@@ -324,6 +313,10 @@ def check_address(address: str | None) -> None:
         raise PerdureError(
             f"nobody listens at {address} ({error}); is Ray running there? See docs/clusters.md"
         ) from None
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).expanduser().absolute())
 
 
 def _line(error: BaseException, which: int = 0) -> str:
