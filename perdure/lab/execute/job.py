@@ -88,30 +88,31 @@ class Executor(Protocol):
 
 @dataclass
 class JobStates:
-    """Which jobs have ended, and how often each was lost."""
+    """Which jobs have ended, how often each was lost, and whether all are being stopped."""
 
     retries: int
+    stopping: bool = False
     ended: set[int] = field(default_factory=set)
     losses: Counter[int] = field(default_factory=Counter)
 
-    def received(self, event: Event, stopping: bool) -> list[Event]:
+    def received(self, event: Event) -> list[Event]:
         """What to pass on of an event that a worker sent."""
-        if event.kind == "stopped" and not stopping:
+        if event.kind == "stopped" and not self.stopping:
             return []  # by somebody else: its worker ends without a result, so it is lost
-        if event.kind == "failed" and stopping:
+        if event.kind == "failed" and self.stopping:
             event = replace(event, kind="stopped")  # libraries turn an interrupt into errors of their own
         if event.kind in FINAL:
             self.ended.add(event.job)
         return [event]
 
-    def lost(self, job: int, error: str, stopping: bool, retry: bool = True) -> Event:
+    def lost(self, job: int, error: str, retry: bool = True) -> Event:
         """The event for a job whose worker ended without a result; it is to be retried if that is "lost"."""
-        if stopping or not retry:
-            return Event(job, "stopped" if stopping else "failed", {"error": error})
         self.losses[job] += 1
-        if self.losses[job] > self.retries:
-            return Event(job, "failed", {"error": f"{error}; tried {self.losses[job]} times"})
-        return Event(job, "lost", {"error": error})
+        if self.stopping:
+            return Event(job, "stopped", {"error": error})
+        if retry and self.losses[job] <= self.retries:
+            return Event(job, "lost", {"error": error})
+        return Event(job, "failed", {"error": f"{error}; tried {self.losses[job]} times" if retry else error})
 
 
 Send = Callable[[Kind, dict[str, Any]], None]

@@ -60,7 +60,8 @@ class LocalExecutor:
         received: SimpleQueue[Received] = SimpleQueue()
         try:
             while waiting or self.running:
-                if self.stopping:
+                states.stopping = self.stopping
+                if states.stopping:
                     for process in self.running:
                         process.stop()
                     while waiting:
@@ -74,13 +75,13 @@ class LocalExecutor:
                 except Empty:
                     continue
                 if event is not None:
-                    yield from states.received(event, self.stopping)
+                    yield from states.received(event)
                     continue
                 self.running.remove(process)
                 gpus.append(process.gpu)
                 reason = process.close()
                 if process.job not in states.ended:
-                    event = states.lost(process.job, reason, self.stopping)
+                    event = states.lost(process.job, reason)
                     if event.kind == "lost":
                         waiting.appendleft(process.job)
                     yield event

@@ -105,14 +105,9 @@ class RayBatch:
         self.ray, self.executor, self.jobs, self.token = ray, executor, jobs, token
         self.states, self.attempts = JobStates(executor.retries), Counter[int]()
         self.tasks: dict[Any, int] = {}  # Ray's reference → job
-        self.closing = False
         self.queue = event_queue(ray)
         for index in range(len(jobs)):
             self.submit(index)
-
-    @property
-    def stopping(self) -> bool:
-        return self.executor.stopping or self.closing
 
     def submit(self, index: int) -> None:
         job, resources = self.jobs[index], self.executor.resources(self.jobs[index])
@@ -135,7 +130,8 @@ class RayBatch:
     def events(self) -> Iterator[Event]:
         deadline = math.inf
         while self.tasks and time.monotonic() < deadline:
-            if self.stopping and deadline == math.inf:
+            self.states.stopping |= self.executor.stopping
+            if self.states.stopping and deadline == math.inf:
                 deadline = time.monotonic() + GRACE
                 for task in self.tasks:
                     self.ray.cancel(task, recursive=False)
@@ -160,7 +156,7 @@ class RayBatch:
             if kind == "done":
                 record = facts["record"]
                 record["path"] = str(Path(self.jobs[index].out, *Path(record["path"]).parts[-3:]))
-            yield from self.states.received(Event(index, kind, facts), self.stopping)
+            yield from self.states.received(Event(index, kind, facts))
 
     def ended(self, task: Any) -> Iterator[Event]:
         """A task has ended; a result that has arrived counts, whatever Ray says."""
@@ -174,7 +170,7 @@ class RayBatch:
             reason = REASONS.get(type(error).__name__, f"Ray lost it ({_line(error)})")
             retry = not isinstance(error, errors.LocalRayletDiedError)
         if index not in self.states.ended:
-            event = self.states.lost(index, reason, self.stopping, retry)
+            event = self.states.lost(index, reason, retry)
             yield event
             if event.kind == "lost":
                 self.submit(index)
@@ -182,8 +178,8 @@ class RayBatch:
     def close(self) -> None:
         """Let running tasks save and stop, unless they were asked to before."""
         try:
-            if not self.stopping:
-                self.closing = True
+            if not self.states.stopping:
+                self.states.stopping = True
                 deque(self.events(), maxlen=0)
         finally:
             self.ray.kill(self.queue)
@@ -211,7 +207,7 @@ def event_queue(ray: Any) -> Any:
 
 @contextmanager
 def store_token(stores: set[str]) -> Iterator[str]:
-    """The name of a file that workers must find in the store; in another one at the same path it is not."""
+    """The name of a file in the store: a worker that does not find it sees another store, or none."""
     name = f".locks/driver-{secrets.token_hex(8)}"
     try:
         for store in stores:
@@ -289,12 +285,12 @@ def connect(address: str | None) -> Any:
             warnings.simplefilter("ignore")  # of a connection that fails; the error says it
             ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **own)
     except (OSError, RuntimeError, ValueError, ImportError, ray.exceptions.RayError) as error:
-        said = f"no Ray at {address}: {_line(error)}; if it asks for a token, set RAY_AUTH_MODE=token and give it"
+        message = f"no Ray at {address}: {_line(error)}; if it asks for a token, set RAY_AUTH_MODE=token and give it"
         if address is None:
-            said = f"cannot start Ray on this machine: {_line(error)}; use --on local"
+            message = f"cannot start Ray on this machine: {_line(error)}; use --on local"
         elif address == "auto":
-            said = "this machine is in no Ray cluster; join one with `ray start`, or name one: --on ray://HOST:PORT"
-        raise PerdureError(f"{said}; see docs/clusters.md") from None
+            message = "this machine is in no Ray cluster; join one with `ray start`, or name one: --on ray://HOST:PORT"
+        raise PerdureError(f"{message}; see docs/clusters.md") from None
     finally:
         with suppress(ValueError):  # Ray takes SIGTERM for itself; outside the main thread it cannot
             for number, handler in handlers.items():
