@@ -111,7 +111,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_lost_run_goes_on_from_its_checkpoint(number: int, whole: list[Event], tmp_path: Path) -> None:
-    """Killed by the system, or told to stop by somebody who is not us."""
+    """Killed by the system, or stopped by somebody else."""
     executor, killed = LocalExecutor(), []
 
     def kill(event: Event) -> None:
@@ -160,7 +160,7 @@ def test_methods_of_other_packages_are_found_and_may_print(tmp_path: Path, monke
         "class Loud(FineTune):\n"
         "    def begin(self, lesson):\n"
         "        print('{')\n"
-        '        print(\'{"kind": "failed", "facts": {"error": "not told by us"}}\', flush=True)\n'
+        '        print(\'{"kind": "failed", "facts": {"error": "not an event"}}\', flush=True)\n'
     )
     about = tmp_path / "loud-1.dist-info"
     about.mkdir()

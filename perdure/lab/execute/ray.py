@@ -163,7 +163,7 @@ class RayBatch:
         index, errors, retry = self.tasks.pop(task), self.ray.exceptions, True
         try:
             self.ray.get(task)
-            reason = "its worker was told to stop"
+            reason = "its worker was stopped"
         except errors.RayTaskError as error:
             reason, retry = f"{_line(error, -1)}; is perdure installed on every node?", False
         except errors.RayError as error:
