@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from perdure.errors import Interrupted, WrongValue
 
 if TYPE_CHECKING:
-    from perdure.lab.execute.local import Stoppable
+    from perdure.lab.execute.job import Executor
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Places:
     trackers: tuple[str, ...] = ()
 
 
-def executor_for(places: Places) -> "Stoppable":
+def executor_for(places: Places) -> "Executor":
     """Whoever does the runs there; a slip in the places is told before anything is computed."""
     if places.on != "local":
         return _on_ray(places)
@@ -49,7 +49,7 @@ def executor_for(places: Places) -> "Stoppable":
     return LocalExecutor(min(places.jobs or len(gpus), len(gpus)), places.threads, gpus)
 
 
-def _on_ray(places: Places) -> "Stoppable":
+def _on_ray(places: Places) -> "Executor":
     if places.on not in ("ray", "auto") and not places.on.startswith("ray://"):
         raise WrongValue(f"--on {places.on} is not allowed; use local, ray, auto or ray://HOST:PORT")
     if places.jobs is not None:
@@ -62,15 +62,15 @@ def _on_ray(places: Places) -> "Stoppable":
     return RayExecutor(address=address, cpus=cpus, gpus=gpus, threads=places.threads)
 
 
-def at_a_time(executor: "Stoppable") -> int | None:
+def at_a_time(executor: "Executor") -> int | None:
     """How many runs at a time, where that is known."""
     from perdure.lab.execute.local import LocalExecutor
 
-    return len(executor.places) if isinstance(executor, LocalExecutor) else None
+    return executor.jobs if isinstance(executor, LocalExecutor) else None
 
 
 @contextmanager
-def stoppable(executor: "Stoppable") -> Iterator[list[int]]:
+def stoppable(executor: "Executor") -> Iterator[list[int]]:
     """Ctrl-C and SIGTERM let every run save and stop; a second time, they are left to do that by themselves."""
     caught: list[int] = []
 

@@ -18,8 +18,7 @@ from perdure.report.tables import Difference, differences, measured, summary
 
 if TYPE_CHECKING:
     from perdure.lab.estimate import Estimate
-    from perdure.lab.execute.job import Job
-    from perdure.lab.execute.local import Stoppable
+    from perdure.lab.execute.job import Executor, Job
     from perdure.lab.spec import RunSpec
     from perdure.lab.study_file import Study
     from perdure.lab.survey import Planned
@@ -107,7 +106,7 @@ def _surveyed(asked: "Study", wanted: "Sequence[RunSpec]", places: Places) -> "l
 
 
 def _do(
-    asked: "Study", planned: "Sequence[Planned]", places: Places, executor: "Stoppable"
+    asked: "Study", planned: "Sequence[Planned]", places: Places, executor: "Executor"
 ) -> tuple[list[Outcome], int | None]:
     """Every run's outcome, and the signal that stopped the study, if one did."""
     from perdure.lab.survey import forget_error, keep_error
@@ -164,7 +163,7 @@ def _names(planned: "Sequence[Planned]") -> list[str]:
 
 
 def _announce(
-    asked: "Study", outcomes: Sequence[Outcome], to_do: Sequence[int], places: Places, executor: "Stoppable"
+    asked: "Study", outcomes: Sequence[Outcome], to_do: Sequence[int], places: Places, executor: "Executor"
 ) -> None:
     from perdure.lab.execute.local import cores
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from perdure.errors import PerdureError, RunLocked, UnknownName, UsageError, WrongValue
-from perdure.lab.execute.job import Event, Job, work
+from perdure.lab.execute.job import Event, Job, run_job
 from perdure.lab.run import run
 from perdure.lab.search import Range, go, make, parse, results
 from perdure.lab.spec import spec
@@ -25,7 +25,7 @@ class Here:
                 raise KeyboardInterrupt
             self.done += 1
             told = []
-            work(job, lambda kind, facts, told=told: told.append((kind, facts)))
+            run_job(job, lambda kind, facts, told=told: told.append((kind, facts)))
             yield from (Event(number, kind, facts) for kind, facts in told)
 
 

@@ -108,10 +108,10 @@ def test_the_gradients_of_weights_and_importance_are_clipped_apart(fresh_net: Fr
     method = FSDGPM(fresh_net(), limit=0.01)
     gradient = method.gradient(second_task(method, stream))
     assert 1e-3 < float(norm(gradient)) <= 0.01
-    method.speed.clear()
+    method.velocity.clear()
     method.learn_importance({name: torch.ones_like(part) for name, part in method.importance.items()})
-    assert float(norm(dict(method.speed.items()))) == pytest.approx(0.01, rel=1e-4)
-    assert len({float(part[0]) for _, part in method.speed.items()}) == 1  # one norm over all layers
+    assert float(norm(dict(method.velocity.items()))) == pytest.approx(0.01, rel=1e-4)
+    assert len({float(part[0]) for _, part in method.velocity.items()}) == 1  # one norm over all layers
 
 
 def test_momentum_of_the_importance_follows_torch(fresh_net: Fresh, stream: Stream) -> None:
@@ -149,11 +149,11 @@ def test_the_released_importance_moves_once_until_the_rate_drops(
     assert [moves(), moves(), moves()] == [True, variant == "intended", variant == "intended"]
     method.begin_epoch(1, 5, 1.0)  # the rate is as before
     assert moves() == (variant == "intended")
-    speed = method.speed[layer].clone()
+    speed = method.velocity[layer].clone()
     method.begin_epoch(2, 5, 0.5)
     assert moves()
     if variant == "released":
-        assert torch.equal(method.speed[layer], method.speed[layer].new_full(speed.shape, float(speed[0])))
+        assert torch.equal(method.velocity[layer], method.velocity[layer].new_full(speed.shape, float(speed[0])))
         assert not moves()
 
 
@@ -168,7 +168,7 @@ def test_both_rates_follow_that_of_the_weights(fresh_net: Fresh, stream: Stream)
     assert all(torch.allclose(quarter[name], 0.25 * step) for name, step in full.items())
     method.learn_importance(slopes)
     step = 1 - torch.logit(method.importance[layer]) / 10
-    assert torch.allclose(step, 0.25 * 0.1 * method.speed[layer], rtol=1e-6)
+    assert torch.allclose(step, 0.25 * 0.1 * method.velocity[layer], rtol=1e-6)
 
 
 def doubled(task):  # type: ignore[no-untyped-def]
