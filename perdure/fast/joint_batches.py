@@ -77,7 +77,7 @@ def batch_norm(
 
 
 class _JointBatchNorm(torch.autograd.Function):
-    """Every batch is written to its place in the result: to cut and join large maps costs as much as to compute them."""
+    """Each batch is written to its place in the result: to cut and join large maps costs as much as to compute them."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, rows: int, eps: float) -> Tensor:

@@ -25,10 +25,12 @@ class Method(nn.Module):
     may_need: ClassVar[frozenset[Need]] = frozenset({"task-identity"})
     state_attributes: ClassVar[tuple[str, ...]] = ()  # besides tensors, what a checkpoint within a lesson must hold
 
+    train_logits: Tensor | None
+
     def __init__(self, net: Network) -> None:
         super().__init__()
         self.net = net
-        self.train_logits: Tensor | None = None  # of a step's first forward; the loop takes training scores from it
+        self.train_rows, self.train_logits = 0, None  # of a step: the first logits of a whole batch, for its score
 
     # ── what a method may override ──────────────────────────────────────────────────────────────────────────
 
@@ -90,7 +92,7 @@ class Method(nn.Module):
         else:
             own = self.weights(task if isinstance(task, int) else None) if weights is None else weights
             outputs = functional_call(self.net, dict(own), args)
-        if self.training and self.train_logits is None:
+        if self.train_logits is None and self.training and len(outputs[0].logits) >= self.train_rows:
             self.train_logits = outputs[0].logits.detach()
         return outputs
 

@@ -54,12 +54,17 @@ class OWM(Method):
         self.epochs, self.of, self.seen = epoch, epochs, 0
 
     def gradient(self, batch: Batch) -> Gradient:
-        losses: list[Tensor] = []
-        inputs = layer_inputs(self.net.backbone, lambda: losses.append(self.loss(batch)))
+        loss, inputs = self.loss_and_inputs(batch)
         self.update_projectors(inputs)
         self.seen += len(batch)
-        gradient = projected_grad(losses[0], self.trainable(), self.projections())
+        gradient = projected_grad(loss, self.trainable(), self.projections())
         return clip(self.without_norms(gradient), self.clip)
+
+    def loss_and_inputs(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss and the inputs of every layer, from one forward."""
+        losses: list[Tensor] = []
+        inputs = layer_inputs(self.net.backbone, lambda: losses.append(self.loss(batch)))
+        return losses[0], inputs
 
     def projections(self) -> dict[str, Projection]:
         """G ← G P. Heads are free."""

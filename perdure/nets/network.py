@@ -68,8 +68,8 @@ class Network(nn.Module):
     @overload
     def forward(self, x: Sequence[Tensor], task: TaskIds, conv_dropout: bool = True) -> list[Output]: ...
     def forward(self, x: Tensor | Sequence[Tensor], task: TaskIds, conv_dropout: bool = True) -> Output | list[Output]:
-        """Logits of the task's own head, and features. With one task per sample, rows of logits are padded with −∞ up to
-        the largest head. Without `conv_dropout`, features, not logits, are those without dropout after convolutions.
+        """Logits of the task's own head, and features. With one task per sample, rows of logits are padded with −∞ up
+        to the largest head. Without `conv_dropout`, features, not logits, have no dropout after convolutions.
 
         Several batches have batch statistics of their own and an output each.
         """

@@ -22,7 +22,7 @@ def layers_of(module: nn.Module) -> dict[str, Layer]:
 
 
 def layer_inputs(module: nn.Module, run: Callable[[], Any]) -> dict[str, Tensor]:
-    """What each layer of `module` receives in the forward that `run` makes; a layer used twice has its inputs joined."""
+    """What each layer of `module` receives while `run` makes a forward; of a layer used twice, all inputs."""
     seen: dict[str, list[Tensor]] = {}
     hooks = [
         layer.register_forward_pre_hook(

@@ -50,7 +50,7 @@ def fit(
             if state.batches:
                 set_generator_states(state.generators)
             for batch in lesson.batches(plan.batch, generator(seed, "order", lesson.index, state.epoch), state.batches):
-                method.train_logits = None
+                method.train_rows, method.train_logits = len(batch), None
                 sgd.step(method.gradient(batch), rate)
                 if method.train_logits is not None:
                     state.running.add(method.train_logits, batch.y)

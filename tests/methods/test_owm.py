@@ -129,7 +129,7 @@ def test_one_forward_gives_gradient_and_inputs(stream: Stream) -> None:
     batch = begun(method, stream).sample(16)
     net.backbone.register_forward_hook(lambda *_: calls.append(1))
     torch.manual_seed(3)
-    loss, inputs = method.meet(batch)
+    loss, inputs = method.loss_and_inputs(batch)
     gradient = grad(loss, method.trainable())
     assert len(calls) == 1
     torch.manual_seed(3)
@@ -146,7 +146,7 @@ def test_a_step_hardly_touches_what_was_just_seen(fresh_net: Fresh, stream: Stre
     lesson = begun(method, stream)
     method.begin_epoch(9, 10, 1.0)
     batch = lesson.sample(16)
-    loss, inputs = method.meet(batch)
+    loss, inputs = method.loss_and_inputs(batch)
     raw = grad(loss, method.trainable())
     method.update_projectors(inputs)
     projected = project(raw, method.projections())

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from perdure import fast
 from perdure.errors import WrongValue
@@ -34,7 +34,7 @@ def test_resnet_has_the_published_sizes(size: int, width: int, stride: int) -> N
     net = ResNet18((3, size, size))
     assert count(net, wide=True) == 1_090_140
     assert len(net.layers()) == 20
-    assert len(net.noisy_layers()) == 16
+    assert len(net.layers().keys() - set(net.auxiliary)) == 16
     assert net.width == width
     assert net.stem.stride == (stride, stride)
 
@@ -66,19 +66,45 @@ def test_rows_of_mixed_tasks_are_those_of_their_own_heads() -> None:
     assert torch.isinf(mixed[task == 0][:, 2:]).all()
 
 
-@pytest.mark.parametrize("plain", ["", "prefix"])
-def test_quiet_features_leave_out_the_dropout_after_convolutions_only(plain: str) -> None:
-    net = AlexNet((3, 32, 32), filters=(8, 8, 8), units=(32, 32)).train()
-    x = torch.rand(8, 3, 32, 32)
+class WithDropout(Backbone):
+    """Torch's own dropout after a convolution and after a linear layer, and statistics that depend on the batch."""
+
+    def __init__(self, kind: type[nn.Module]) -> None:
+        super().__init__()
+        self.conv, self.norm, self.drop = nn.Conv2d(3, 8, 5), nn.BatchNorm2d(8), kind(0.5)
+        self.fc, self.drop_fc, self.width = nn.Linear(8, 16), nn.Dropout(0.5), 16
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.fc(self.drop(self.norm(self.conv(x)).relu()).mean((2, 3)))
+        return self.drop_fc(features), features
+
+
+@pytest.mark.parametrize("plain", ["", "joint_batches", "pooling", "all"])
+@pytest.mark.parametrize("backbone", [nn.Dropout, nn.Dropout2d, AlexNet])
+def test_features_without_convolution_dropout(plain: str, backbone: type[nn.Module]) -> None:
+    """Only the features, and only the dropout after convolutions; for any network."""
+    torch.manual_seed(0)
+    if backbone is AlexNet:
+        net = Network(AlexNet((3, 32, 32), filters=(8, 8, 8), units=(32, 32)))
+        net.backbone.heavy = 0.0  # the dropout after the linear layers stays, and is not asked for here
+    else:
+        net = Network(WithDropout(backbone))
+    net.backbone.independent = True
+    net.add_head(4)
+    batches = [torch.rand(8, 3, 32, 32), torch.rand(8, 3, 32, 32)]
     with fast.without(plain):
-        (hidden, placed), (again, placed_again) = net(x, True), net(x, True)
-        assert not torch.equal(placed, placed_again)  # the dropout after fc1 stays
-        net.heavy = 0.0  # after conv3 and the linear layers
-        (hidden, placed), (again, placed_again) = net(x, True), net(x, True)
-    assert torch.equal(placed, placed_again)
-    assert not torch.equal(hidden, again)  # what the heads read has dropout
-    torch.testing.assert_close(placed, net.eval()(x)[1])
-    assert not torch.allclose(hidden, net(x)[0])
+        outputs, again = net.train()(batches, 0, conv_dropout=False), net(batches, 0, conv_dropout=False)
+        noisy = net(batches, 0)
+    for one, other in zip(outputs, again, strict=True):
+        torch.testing.assert_close(one.features, other.features)
+        assert not torch.allclose(one.logits, other.logits)  # what the heads read has dropout
+    for module in net.modules():
+        if isinstance(module, nn.Dropout | nn.Dropout2d):
+            module.p = 0.0
+    net.backbone.light = 0.0
+    for one, loud, x in zip(outputs, noisy, batches, strict=True):
+        torch.testing.assert_close(one.features, net(x, 0).features)
+        assert not torch.allclose(loud.features, one.features)
 
 
 def test_narrow_and_grouped_networks_keep_the_usual_memory_format() -> None:

@@ -57,7 +57,7 @@ def _epoch(method: Method, stream: Stream) -> Work:
         method.train()
         running = RunningScore()
         for batch in lesson.batches(BATCH, generator(1, "epoch")):
-            method.train_logits = None
+            method.train_rows, method.train_logits = len(batch), None
             sgd.step(method.gradient(batch), RATE)
             assert method.train_logits is not None
             running.add(method.train_logits, batch.y)
