@@ -17,6 +17,7 @@ PATHS = {
     "project_inputs": "linear layers: project the layer's input, not its gradient, where that is less work",
     "low_rank": "RCL, DFGP, FS-DGPM: linear layers are perturbed by the two factors of their gradient",
     "joint_batches": "raw and mixed images in one forward, each with its own batch statistics",
+    "mixed_images": "gradients along mixing shares from the first convolution's output, not from its input",
     "rescale_inputs": "TRGP: scale a linear layer's input, not its weight, where that is less work",
     "dropout_masks": "dropout masks from sixteen random bits an entry (CPU)",
     "pooling": "ReLU after max-pooling instead of before (CPU)",

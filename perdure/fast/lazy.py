@@ -18,7 +18,7 @@ Linear = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 _METADATA = {"shape", "dtype", "device", "ndim", "layout", "requires_grad", "is_leaf"}
 
 
-class _Lazy(Tensor):
+class Lazy(Tensor):
     """A tensor that is written out when something asks for its entries."""
 
     def dense(self) -> Tensor:
@@ -31,11 +31,12 @@ class _Lazy(Tensor):
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        for one in args:
-            if isinstance(one, _Lazy) and (rule := type(one).rules().get(func)) is not None:
-                found = rule(*args, **kwargs)
-                if found is not NotImplemented:
-                    return found
+        lazy = [
+            one for arg in args for one in (arg if isinstance(arg, list | tuple) else [arg]) if isinstance(one, Lazy)
+        ]
+        for rule in (type(one).rules().get(func) for one in lazy):
+            if rule is not None and (found := rule(*args, **kwargs)) is not NotImplemented:
+                return found
         if getattr(getattr(func, "__self__", None), "__name__", "") in _METADATA:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
@@ -48,12 +49,12 @@ class _Lazy(Tensor):
 
 
 def _dense(value: Any) -> Any:
-    if isinstance(value, _Lazy):
+    if isinstance(value, Lazy):
         return value.dense()
     return type(value)(map(_dense, value)) if isinstance(value, list | tuple) else value
 
 
-class LowRankGrad(_Lazy):
+class LowRankGrad(Lazy):
     """δᵀa."""
 
     rows: Tensor  # δ (n, out)
@@ -61,7 +62,7 @@ class LowRankGrad(_Lazy):
 
     @staticmethod
     def of(rows: Tensor, inputs: Tensor) -> "LowRankGrad":
-        grad: LowRankGrad = _Lazy.make(LowRankGrad, rows, (rows.shape[1], inputs.shape[1]))
+        grad: LowRankGrad = Lazy.make(LowRankGrad, rows, (rows.shape[1], inputs.shape[1]))
         grad.rows, grad.inputs = rows, inputs
         return grad
 
@@ -90,7 +91,7 @@ def _norm(grad: LowRankGrad) -> Tensor:
 
 
 def _times_matrix(grad: Any, matrix: Any) -> Any:
-    if not isinstance(grad, LowRankGrad) or isinstance(matrix, _Lazy):
+    if not isinstance(grad, LowRankGrad) or isinstance(matrix, Lazy):
         return NotImplemented
     return LowRankGrad.of(grad.rows, grad.inputs @ matrix)
 
@@ -134,7 +135,7 @@ _LOW_RANK: dict[Any, Callable[..., Any]] = {
 }
 
 
-class LazyWeight(_Lazy):
+class LazyWeight(Lazy):
     """The weight of a linear layer, made of `base` and something else."""
 
     base: Tensor
@@ -159,7 +160,7 @@ class PerturbedWeight(LazyWeight):
 
     @staticmethod
     def of(base: Tensor, steps: Sequence[LowRankGrad]) -> "PerturbedWeight":
-        weight: PerturbedWeight = _Lazy.make(PerturbedWeight, base, base.shape)
+        weight: PerturbedWeight = Lazy.make(PerturbedWeight, base, base.shape)
         weight.base, weight.steps = base.view_as(base), steps  # a gradient at this weight ends here
         return weight
 
@@ -195,7 +196,7 @@ class RescaledWeight(LazyWeight):
 
     @staticmethod
     def of(base: Tensor, scales: Sequence[tuple[Tensor, Tensor]], dense: Any) -> "RescaledWeight":
-        weight: RescaledWeight = _Lazy.make(RescaledWeight, base, base.shape)
+        weight: RescaledWeight = Lazy.make(RescaledWeight, base, base.shape)
         weight.base, weight.scales, weight.make_dense = base, scales, dense
         return weight
 

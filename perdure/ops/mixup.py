@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from perdure import fast
+from perdure.fast.mixed_images import MixedImages
 from perdure.ops.gradients import TINY
 
 
@@ -23,8 +25,11 @@ def draw_mixing(n: int, concentration: float, like: Tensor) -> Mixing:
 
 def mix(x: Tensor, mixing: Mixing) -> Tensor:
     """x̃ᵢ = (1 − γᵢ) xᵢ + γᵢ x_π(i); x (n, …)."""
-    share = mixing.share.view(-1, *[1] * (x.ndim - 1))
-    return (1 - share) * x + share * x[mixing.partner]
+    share, partner = mixing.share.view(-1, *[1] * (x.ndim - 1)), x[mixing.partner]
+    if not (share.requires_grad and fast.on("mixed_images")):
+        return (1 - share) * x + share * partner
+    with torch.no_grad():
+        return MixedImages.of((1 - share) * x + share * partner, partner - x, mixing.share)
 
 
 def shift(share: Tensor, grad: Tensor, radius: float) -> Tensor:
