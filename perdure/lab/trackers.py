@@ -264,10 +264,10 @@ def _imported(module: str, name: str) -> Any:
     try:
         return import_module(module)
     except ImportError:
-        raise PerdureError(f"{name} is not installed: pip install 'perdure[{name}]', or leave out --callback") from None
+        raise PerdureError(f"{name} is not installed: pip install 'perdure[{name}]', or leave out --track") from None
     except Exception as error:  # installed, but at odds with another package
         raise PerdureError(
-            f"{name} cannot be imported ({_line(error)}): install it anew, or leave out --callback"
+            f"{name} cannot be imported ({_line(error)}): install it anew, or leave out --track"
         ) from None
 
 

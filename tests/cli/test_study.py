@@ -49,7 +49,7 @@ def pretend(file: Path, out: Path, figures: dict[str, list[float]], **more: Any)
         record = {**one.plain(), "acc": figures[one.method][one.seed - 1], "bwt": -1.0, "threads": 1, "device": "cpu"}
         record |= {"versions": {"torch": "2", "perdure": "0"}, "seconds": 1.0, "data": {"completeness": "complete"}}
         record |= more
-        finish(run_directory(out, one.shelf, one.method, one.digest()), record, [])
+        finish(run_directory(out, one.benchmark_dir, one.method, one.digest()), record, [])
 
 
 def alive(process: int) -> bool:
@@ -128,7 +128,7 @@ def test_stopped_it_saves_and_says_how_to_go_on(number: int, tmp_path: Path) -> 
     assert running.returncode == 128 + number
     (said,) = [line for line in rest.splitlines() if line.startswith("perdure:")]
     assert "0 of 2 runs are done" in said
-    assert "the same command goes on" in said
+    assert "run the same command to resume" in said
     assert "Traceback" not in rest
     assert not any(map(alive, processes))
     assert list(tmp_path.rglob("checkpoint/*.safetensors"))

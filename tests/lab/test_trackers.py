@@ -53,7 +53,7 @@ def learn(
     asked = spec("gpm", "synthetic", network="mlp", tasks=TASKS, plan={"epochs": EPOCHS, "train_scores": True})
     stream = open_stream(asked, None)
     digest = asked.digest(stream.fingerprint)
-    path = run_directory(out, asked.shelf, asked.method, digest)
+    path = run_directory(out, asked.benchmark_dir, asked.method, digest)
     first = First(moment, error) if first is None else first
     try:
         with trackers.watching([word], asked, digest, path, first) as callback:
@@ -142,7 +142,7 @@ def test_told_but_not_saved(
         def fail(*_: Any) -> None:
             raise error
 
-        patch.setattr(saver.Saver, "lesson_over", fail)
+        patch.setattr(saver.Saver, "on_task_end", fail)
         with pytest.raises(RuntimeError, match="killed"):
             learn("tensorboard", tmp_path)
     assert [step for step, _ in scalars(tmp_path)["acc"]] == [1]
@@ -182,7 +182,7 @@ def test_a_finished_run_troubles_nobody(tmp_path: Path) -> None:
 def test_the_command_line(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     words = ["run", "gpm", "synthetic", "--tasks", "1", "--plan", "epochs=1", "--json"]
-    words += ["--callback", "tensorboard", "--callback", "tensorboard:boards"]
+    words += ["--track", "tensorboard", "--track", "tensorboard:boards"]
     done = subprocess.run(
         [sys.executable, "-m", "perdure.cli.main", *words], capture_output=True, text=True, cwd=tmp_path, check=False
     )
@@ -482,7 +482,7 @@ def test_a_package_that_is_missing(name: str, tmp_path: Path, monkeypatch: pytes
 
 
 def test_nobody_else_looks_on(tmp_path: Path) -> None:
-    """Without --callback none of the packages is imported."""
+    """Without --track none of the packages is imported."""
     code = """
 import sys
 from pathlib import Path
