@@ -15,7 +15,7 @@ from typing import Any
 
 from perdure.lab.study_file import read, specs
 from perdure.lab.survey import survey
-from perdure.report.stats import headlines, paired
+from perdure.ops.statistics import headlines, paired
 
 METHODS = ("finetune", "gpm", "dfgp", "rcl")
 Record = dict[str, Any]

@@ -16,7 +16,7 @@ from perdure.cli.board import lasting
 from perdure.cli.options import AsJson, Device, Root, guarded, stderr, stdout
 from perdure.errors import CorruptFile, PerdureError, UnknownName, WrongValue
 from perdure.report.probes import Result, room
-from perdure.report.stats import labels
+from perdure.ops.statistics import labels
 
 if TYPE_CHECKING:
     from perdure.lab.probe_run import Asked, Opened

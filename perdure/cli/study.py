@@ -13,7 +13,7 @@ from perdure.cli.board import Board, Line, lasting
 from perdure.cli.executors import Places, at_a_time, executor_for, stoppable
 from perdure.cli.options import AsJson, Device, Out, Root, Trackers, guarded, stderr, stdout
 from perdure.errors import Interrupted, PerdureError, WrongValue
-from perdure.report.stats import CONFIDENCE, DDOF, Group, groups, headlines, labels, paired, reference
+from perdure.ops.statistics import CONFIDENCE, DDOF, Group, groups, headlines, labels, paired, reference
 from perdure.report.tables import Difference, differences, measured, summary
 
 if TYPE_CHECKING:

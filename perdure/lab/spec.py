@@ -2,7 +2,7 @@
 
 import json
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cache
 from hashlib import blake2b
@@ -18,6 +18,15 @@ from perdure.schema import Value, checked, meant, values_of
 from perdure.train.plan import Plan
 
 Judged = Literal["test", "valid"]
+PLAN_ALIASES = {
+    "lr": "rate",
+    "learning_rate": "rate",
+    "bs": "batch",
+    "batch_size": "batch",
+    "epoch": "epochs",
+    "sched": "schedule",
+    "scheduler": "schedule",
+}
 FORMAT = 3  # rises when the same spec would give other numbers
 
 
@@ -66,7 +75,7 @@ class RunSpec:
     plan: Plan
     settings: dict[str, Any]  # of the benchmark
     judged_on: Judged = "test"  # which images fill the accuracy matrix
-    outliers: str = ""  # among the training images, as `lab.outlier_specs` reads them
+    outliers: str = ""  # among the training images, as `lab.outlier_spec` reads them
 
     def plain(self) -> dict[str, Any]:
         """As data; a stream without outliers is not said to have none, so that older runs keep their names."""
@@ -129,7 +138,7 @@ def spec(
     if len(wishes) < len(values or {}):
         raise WrongValue(f"method {method}: a value is given twice, by its name and by its symbol; give it once")
     given = {**{name: pair[0] for name, pair in proposed.values.items()}, **wishes}
-    planned = {**{name: pair[0] for name, pair in proposed.plan.items()}, **(plan or {})}
+    planned = {**{name: pair[0] for name, pair in proposed.plan.items()}, **plan_options(plan or {})}
     return RunSpec(
         method=method,
         benchmark=benchmark,
@@ -142,6 +151,28 @@ def spec(
         judged_on=judged_on,
         outliers="+".join(map(str, outlier_specs(outliers))),
     )
+
+
+def plan_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Plan options by the names of `Plan`, where habitual ones such as lr and bs were given.
+
+    >>> plan_options({"lr": 0.1, "bs": 32})
+    {'rate': 0.1, 'batch': 32}
+    """
+    options = {plan_option(name): value for name, value in given.items()}
+    if len(options) < len(given):
+        raise WrongValue(f"the plan has one option under two names ({', '.join(given)}); give it once")
+    return options
+
+
+def plan_option(name: str) -> str:
+    known = values_of(Plan)
+    if name in ("wd", "weight_decay"):
+        raise WrongValue(f"plan option {name!r}: plans have no weight decay; leave it out")
+    found = meant(PLAN_ALIASES.get(name, name), known)
+    if found not in known:
+        raise UnknownName("plan option", name, [*known, *PLAN_ALIASES])
+    return found
 
 
 def split_name(benchmark: str) -> tuple[str, str]:
@@ -167,10 +198,12 @@ def _settings(kind: str, opener: Callable[..., Any], given: Mapping[str, Any]) -
     return {**{name: value.default for name, value in own.items()}, **checked(f"benchmark {kind}", opener, given)}
 
 
-def assignments(texts: list[str]) -> dict[str, str]:
+def assignments(texts: Iterable[str]) -> dict[str, str]:
     """["a=1", "b=x"] → {"a": "1", "b": "x"}."""
-    pairs = [text.partition("=") for text in texts]
-    for text, (name, equals, _) in zip(texts, pairs, strict=True):
+    found = {}
+    for text in texts:
+        name, equals, value = (part.strip() for part in text.partition("="))
         if not (name and equals):
-            raise UnknownName("assignment", text, ["name=value"])
-    return {name.strip(): value.strip() for name, _, value in pairs}
+            raise WrongValue(f"expected NAME=VALUE, got {text!r}")
+        found[name] = value
+    return found

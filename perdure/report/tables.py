@@ -6,10 +6,9 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from perdure.report.stats import CONFIDENCE, DDOF, Group, Interval, Spread
+from perdure.ops.statistics import CONFIDENCE, DDOF, Difference, Group, Interval, Spread
 
 Record = Mapping[str, Any]
-Difference = tuple[Group, Group, dict[str, Interval | None]]  # of the first from the second, by figure
 
 
 def comparison(records: Sequence[Record]) -> Table:

@@ -97,7 +97,7 @@ def test_show_tells_of_a_run_what_it_held(tmp_path: Path) -> None:
         (["run", "rcl", "six", "--set", "radius"], 2, "name=value"),
         (["run", "gpm", "six", "--memory-budget", "nonsense"], 2, "budget takes a number of bytes (500000, 512KB"),
         (["run", "gpm", "six", "--memory-budget", "1MB", "--set", "budget=1MB"], 2, "give it once"),
-        (["run", "ewc", "six", "--memory-budget", "1MB"], 2, "no value of method ewc 'budget'"),
+        (["run", "ewc", "six", "--memory-budget", "1MB"], 2, "unknown value of method ewc 'budget'"),
         (["run", "rcl", "six", "--plan", "epochs=1.5"], 2, "whole number"),
         (["run", "rcl", "six", "--tasks", "7"], 2, "1 to 6"),
         (["run", "rcl", "six", "--probe", "fgms"], 2, "did you mean fgsm"),

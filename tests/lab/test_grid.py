@@ -100,7 +100,7 @@ BASE = 'methods = ["rcl"]\nbenchmarks = ["synthetic"]\nseeds = [1]\n'
         (BASE.replace("[1]", "[true]"), "whole numbers"),
         (BASE.replace("[1]", "[-1]"), "whole numbers ≥ 0"),
         (BASE.replace("[1]", "[1, 1]"), "rcl on synthetic with seed 1 is in it twice"),
-        (BASE.replace('"rcl"', '"rlc"'), "no method 'rlc'; did you mean rcl"),
+        (BASE.replace('"rcl"', '"rlc"'), "unknown method 'rlc'; did you mean rcl"),
         (BASE.replace('"synthetic"', '"synthetc"'), "did you mean synthetic"),
         (BASE + 'probes = ["fgms"]', "did you mean fgsm"),
         (BASE + "threads = 0", "threads=0 is not allowed"),

@@ -114,13 +114,13 @@ def test_wrong_wishes_are_one_clear_line() -> None:
         ({"values": {"threshold": "1.5"}}, WrongValue, "≤ 1"),
         ({"values": {"variant": "mine"}}, WrongValue, "released or paper"),
         ({"plan": {"epochs": "0"}}, WrongValue, "a whole number ≥ 1"),
-        ({"plan": {"epoch": "3"}}, UnknownName, "did you mean epochs"),
+        ({"plan": {"epochz": "3"}}, UnknownName, "unknown plan option .epochz.; did you mean epochs"),
         ({"plan": {"keep": "first"}}, WrongValue, "best or last"),
     ):
         with pytest.raises(kind, match=message) as caught:
             spec(**{"method": "rcl", "benchmark": "six", **wish})
         assert "\n" not in str(caught.value)
-    with pytest.raises(UsageError, match="name=value"):
+    with pytest.raises(UsageError, match="expected NAME=VALUE, got .epochs"):
         assignments(["epochs"])
 
 

@@ -61,7 +61,7 @@ def test_spaces(text, found):
     ("text", "kind", "message"),
     [
         ("radios=0.1..1", UnknownName, "did you mean radius"),
-        ("omega=0.1..1", UnknownName, "no value of rcl to search"),
+        ("omega=0.1..1", UnknownName, "unknown value of rcl to search"),
         ("radius", WrongValue, "is no range"),
         ("radius=0.1", WrongValue, "is no range"),
         ("radius=1..0.1", WrongValue, "the lower one"),

@@ -6,7 +6,7 @@ from PIL import Image
 from rich.console import Console
 
 from perdure.report.figures import accuracy_matrix
-from perdure.report.stats import Group, Interval
+from perdure.ops.statistics import Group, Interval
 from perdure.report.tables import comparison, differences, matrix, summary
 
 RECORD = {
