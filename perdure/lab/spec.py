@@ -100,6 +100,11 @@ class RunSpec:
         return blake2b(text.encode(), digest_size=8).hexdigest()
 
     @property
+    def data_key(self) -> str:
+        """Runs with one key see the same data, but for outliers."""
+        return json.dumps([self.benchmark, self.seed, self.tasks, self.settings], sort_keys=True)
+
+    @property
     def benchmark_dir(self) -> str:
         """The benchmark's name as a folder can bear it."""
         kind, place = split_name(self.benchmark)

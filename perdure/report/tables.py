@@ -93,6 +93,20 @@ def differences(compared: Sequence[Difference]) -> Table:
     return table
 
 
+def duration(seconds: float) -> str:
+    """
+    >>> [duration(s) for s in (0.2, 90, 400, 7200, 500_000)]
+    ['0.2 s', '90 s', '7 min', '2.0 h', '5.8 days']
+    """
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 120 * 60:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 72 * 3600 else f"{seconds / 86400:.1f} days"
+
+
 def _shade(accuracy: float) -> str:
     level = int(90 + 1.3 * max(0.0, min(accuracy, 100.0)))
     return f"black on rgb({level},{level},{level})"

@@ -120,7 +120,7 @@ def test_wrong_wishes_are_one_clear_line() -> None:
         with pytest.raises(kind, match=message) as caught:
             spec(**{"method": "rcl", "benchmark": "six", **wish})
         assert "\n" not in str(caught.value)
-    with pytest.raises(UsageError, match="expected NAME=VALUE, got .epochs"):
+    with pytest.raises(UsageError, match="expected NAME=VALUE, got 'epochs'"):
         assignments(["epochs"])
 
 
