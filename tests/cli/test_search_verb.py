@@ -75,11 +75,11 @@ def test_a_round_has_as_many_proposals_as_there_are_places(
     assert [len(specs) for specs in rounds] == widths
 
 
-def test_places_are_those_of_the_executor(
+def test_a_gpu_does_one_run_at_a_time(
     rounds: list[list[RunSpec]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two GPUs do two runs at a time, however many jobs there might be."""
-    monkeypatch.setattr("perdure.lab.execute.local.visible_gpus", lambda: ["0", "1"])
+    monkeypatch.setattr("perdure.lab.executors.visible_gpus", lambda: ["0", "1"])
     space = ("--space", "threshold=0.5..0.9", "--trials", "4", "--out", str(tmp_path))
     perdure("search", "gpm", "synthetic", *space, "--device", "cuda", "--jobs", "3")
     assert [len(specs) for specs in rounds] == [2, 2]

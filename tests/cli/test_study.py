@@ -13,8 +13,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+import perdure
 from perdure.cli.main import app
+from perdure.lab.execute.job import Event
 from perdure.lab.store import finish, run_directory
+from perdure.lab.study import StudyCallback, StudyPlan
 from perdure.lab.study_file import read, specs
 from perdure.train.plan import Plan
 
@@ -30,7 +33,7 @@ tasks = 2
 ENDLESS = 'methods = ["gpm"]\nbenchmarks = ["synthetic"]\nseeds = [1, 2]\nplan = { epochs = 100000 }\n'
 
 
-def perdure(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+def verb(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*PERDURE, "study", *words], capture_output=True, text=True, cwd=cwd, env=ENVIRONMENT, check=False
     )
@@ -90,7 +93,7 @@ def test_done_once_compared_and_not_done_again(tmp_path: Path) -> None:
         seeds = [1]
         plan = { rate = 1e30 }
     """)
-    first = perdure("mine.toml", "--jobs", "2", "--json", cwd=tmp_path)
+    first = verb("mine.toml", "--jobs", "2", "--json", cwd=tmp_path)
     assert first.returncode == 1, first.stderr
     found = json.loads(first.stdout)
     assert [(run["method"], run["seed"], run["state"]) for run in found["runs"]] == [
@@ -110,7 +113,7 @@ def test_done_once_compared_and_not_done_again(tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in tmp_path.rglob("record.json")}
     assert len(before) == 4
 
-    second = perdure("mine.toml", cwd=tmp_path)
+    second = verb("mine.toml", cwd=tmp_path)
     assert second.returncode == 1
     assert "5 runs, 4 done already, 1 to do" in second.stderr
     assert "finetune on" not in second.stderr
@@ -227,7 +230,7 @@ def test_tables_say_what_was_learned_from(tmp_path: Path) -> None:
     assert "data of synthetic: complete\ndata of synthetic: complete; fashion-mnist: legacy: MNIST\n" in told
 
 
-def test_runs_that_are_not_alike_get_a_caution(tmp_path: Path) -> None:
+def test_runs_that_are_not_alike_get_a_warning(tmp_path: Path) -> None:
     file, out = tmp_path / "mine.toml", tmp_path / "runs"
     file.write_text(GRID)
     pretend(file, out, {"finetune": [70, 60, 80], "gpm": []})
@@ -276,6 +279,44 @@ def test_data_that_are_not_there_fail_their_runs_alone(tmp_path: Path) -> None:
     assert "0 of 3" in told.stdout
     assert "finetune on cifar100, seed 1 and 5 more: no CIFAR-100 in" in told.stdout
     assert told.stdout.count("perdure data fetch cifar100") == 1
+
+
+def test_the_same_from_python(tmp_path: Path) -> None:
+    file, out = tmp_path / "mine.toml", tmp_path / "runs"
+    file.write_text(GRID)
+    pretend(file, out, {"finetune": [70, 60, 80], "gpm": [71, 62, 83]})
+    found = perdure.study(file, out=out)
+    assert found.plain() == json.loads(here(str(file), "--out", str(out), "--json").stdout)
+    assert [(run.spec.method, run.spec.seed, run.state, run.computed) for run in found.runs[:2]] == [
+        ("finetune", 1, "done", False),
+        ("gpm", 1, "done", False),
+    ]
+    assert [group.spread("acc").mean for group in found.groups] == [70.0, 72.0]
+    (difference,) = found.differences
+    assert (difference.group.method, difference.other.method) == ("gpm", "finetune")
+    assert found.notes == ["data of synthetic: complete"]
+    assert found.failed == []
+
+
+def test_python_runs_what_is_not_done_and_follows_it(tmp_path: Path) -> None:
+    file, kinds = tmp_path / "mine.toml", []
+    file.write_text(GRID.replace("[1, 2, 3]", "[1]").replace("tasks = 2", "tasks = 1") + "plan = { epochs = 1 }")
+
+    class Follower(StudyCallback):
+        def on_start(self, plan: StudyPlan) -> None:
+            kinds.append(len(plan.to_do))
+
+        def on_event(self, event: Event) -> None:
+            kinds.append((event.job, event.kind))
+
+    cost = perdure.study(read(file), out=tmp_path, dry=True)
+    assert [(each.spec.method, each.runs) for each in cost.costs] == [("finetune", 1), ("gpm", 1)]
+    assert cost.seconds == cost.seconds_in_parallel > 0
+    assert not list(tmp_path.rglob("record.json"))
+    found = perdure.study(read(file), out=tmp_path, callback=Follower())
+    assert kinds == [2] + [(job, kind) for job in (0, 1) for kind in ("started", "epoch", "done")]
+    assert [run.computed for run in found.runs] == [True, True]
+    assert found.costs is None
 
 
 @pytest.mark.parametrize(
