@@ -38,7 +38,7 @@ class RunEstimate:
 
 @dataclass(frozen=True)
 class RunCost:
-    """What runs alike but for their seed cost."""
+    """What runs cost that are alike but for their seed."""
 
     spec: RunSpec  # of the first
     runs: int

@@ -1,4 +1,4 @@
-"""The live table of a study."""
+"""The progress of a study on a terminal, and elsewhere."""
 
 import io
 from pathlib import Path
@@ -14,6 +14,7 @@ from perdure.lab.spec import spec
 from perdure.lab.study import StudyPlan, StudyRun
 from perdure.lab.study_file import read
 
+EPOCHS = spec("rcl", "six").plan.epochs
 EPOCH = {"lesson": 1, "epoch": 3, "epochs": 10, "loss": 0.5, "accuracy": 81.25, "seconds": 2.0}
 
 
@@ -38,56 +39,40 @@ def happens(progress: StudyProgress, number: int, kind: Kind, **facts: Any) -> N
     progress.on_event(Event(number, kind, facts))
 
 
-def drawn(progress: StudyProgress) -> list[str]:
-    page = console(terminal=False)
-    page.print(progress.table())
-    return printed(page).splitlines()
-
-
-def test_a_row_has_task_epoch_loss_accuracy_and_time_left() -> None:
+def test_a_bar_for_each_run_that_is_running() -> None:
     with begun(console(terminal=True), ("gpm", 1), ("rcl", 1)) as progress:
         happens(progress, 1, "started")
         happens(progress, 1, "epoch", **EPOCH)
-        happens(progress, 1, "epoch", **{**EPOCH, "epoch": 4, "seconds": 4.0})
-        assert progress.rows[1].seconds_left == (4 * 10 + 5) * 3.0
-        rows = drawn(progress)
-    assert rows[0].startswith("1 running, 1 waiting")
-    assert " ".join(rows[2].split()) == "rcl on six, seed 1 running 2/6 5/10 0.500 81.2 % ≤ 2 min"
-    assert " ".join(rows[3].split()) == "gpm on six, seed 1 waiting"
-
-
-def test_what_is_measured_of_a_run_is_shown() -> None:
-    page = console(terminal=False)
-    with begun(page, ("gpm", 1)) as progress:
-        happens(progress, 0, "started")
-        happens(progress, 0, "probe", name="pgd", seconds=90.0)
-    assert "measures pgd, about 90 s" in "".join(drawn(progress))
-    assert "measures pgd" in printed(page)
-
-
-def test_what_does_not_fit_is_counted_and_running_ones_come_first() -> None:
-    with begun(console(terminal=True, height=10), *(("gpm", seed) for seed in range(30))) as progress:
-        happens(progress, 25, "started")
-        happens(progress, 3, "failed", error="too bad")
-        happens(progress, 4, "done", record={"acc": 70.0, "bwt": None})
-        rows = drawn(progress)
-    assert [row.split()[4] for row in rows[2:5]] == ["25", "3", "4"]
-    assert "too bad" in rows[3]
-    assert "ACC 70.0" in rows[4]
-    assert rows[-1].split() == ["and", "24", "more"]
+        every, gpm, rcl = progress.bars.tasks
+        assert (every.total, every.completed, gpm.visible, rcl.visible) == (2, 0, False, True)
+        assert (rcl.description, rcl.total, rcl.completed) == ("rcl on six, seed 1", 6 * EPOCHS, 10 + 4)
+        assert rcl.fields["note"] == "task 2, epoch 4: loss 0.500, 81.2 % on validation data"
+        happens(progress, 1, "probe", name="pgd", seconds=90.0)
+        assert rcl.fields["note"] == "measures pgd, about 90 s"
+        happens(progress, 1, "lost", error="gone")
+        assert (every.completed, rcl.visible) == (0, False)
+        happens(progress, 1, "started")
+        assert (rcl.visible, rcl.completed) == (True, 0)
+        happens(progress, 1, "done", record={"acc": 70.0, "bwt": None})
+        happens(progress, 0, "failed", error="too bad")
+        assert (every.completed, rcl.visible, gpm.visible) == (2, False, False)
 
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_epochs_are_lines_only_where_there_is_no_terminal(terminal: bool) -> None:
     page = console(terminal)
-    with begun(page, ("gpm", 1)) as progress:
+    with begun(page, ("gpm", 1), ("ewc", 2)) as progress:
         happens(progress, 0, "started")
         happens(progress, 0, "epoch", **EPOCH)
+        happens(progress, 0, "warning", text="mind [this]")
         happens(progress, 0, "lost", error="its process was ended by SIGKILL")
-        assert progress.rows[0].state == "waiting"
         happens(progress, 0, "done", record={"acc": 70.0, "bwt": -1.0})
-    text = printed(page)
-    assert "study smoke: 1 runs, 0 done already, 1 to do; 1 at a time, 1 thread each" in text
-    assert ("gpm on six, seed 1: task 2, epoch 4: loss 0.500, 81.2 % on validation data" in text) == (not terminal)
-    assert "SIGKILL; tried again from its last checkpoint" in text
-    assert "gpm on six, seed 1: done, ACC 70.0, BWT -1.0" in text
+        happens(progress, 1, "failed", error="too bad")
+    lines = printed(page)
+    assert "study smoke: 2 runs, 0 done already, 2 to do; 1 at a time, 1 thread each" in lines
+    epoch = "gpm on six, seed 1: task 2, epoch 4: loss 0.500, 81.2 % on validation data, 2.0 s"
+    assert (epoch in lines) == (not terminal)
+    assert "gpm on six, seed 1: warning: mind [this]" in lines
+    assert "SIGKILL; tried again from its last checkpoint" in lines
+    assert "gpm on six, seed 1: done, ACC 70.0, BWT -1.0" in lines
+    assert "ewc on six, seed 2: failed: too bad" in lines
