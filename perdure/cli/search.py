@@ -97,9 +97,11 @@ def search(
         return
     stdout.print(_table(result))
     if result.best is not None:
-        own = {"--seed": result.search.seeds[0], "--net": network, "--tasks": tasks, "--set": values, "--plan": plan}
-        where = {"--data": settings, "--root": root, "--out": out, "--device": device}
-        command = _command(method, benchmark, result.best.values, {**own, **where})
+        seed, fixed = result.search.seeds[0], result.search.fixed
+        plan_given = {f"plan.{name}": value for name, value in fixed["plan"].items()}
+        chosen = {**fixed["values"], **plan_given, **result.best.values}
+        given = {"--seed": seed, "--net": network, "--tasks": tasks, "--data": settings}
+        command = _command(method, benchmark, chosen, {**given, "--root": root, "--out": out, "--device": device})
         stdout.print(f"best: {command}", markup=False, soft_wrap=True)
 
 
@@ -136,14 +138,14 @@ def _table(result: "SearchResult") -> Table:
     return table
 
 
-def _command(method: str, benchmark: str, found: Mapping[str, Any], given: Mapping[str, Any]) -> str:
-    """What to type for the run with the values found; they come last, where they replace those given."""
+def _command(method: str, benchmark: str, values: Mapping[str, Any], given: Mapping[str, Any]) -> str:
+    """What to type for the run with these values of the method and the plan."""
     words = ["perdure", "run", method, benchmark]
     for name, value in given.items():
         for one in value if isinstance(value, list) else [value]:
             if one not in (None, DEFAULTS.get(name)):
                 words += [name, str(one)]
-    for name, value in found.items():
+    for name, value in values.items():
         words += ["--plan" if name.startswith("plan.") else "--set", f"{name.removeprefix('plan.')}={value}"]
     return shlex.join(words)
 

@@ -184,11 +184,6 @@ def study(
 
     A run that fails does not stop the others: its state and error are in the result, and the next call tries it again.
     Raises Interrupted on Ctrl-C or SIGTERM, with all work saved.
-
-    >>> import tempfile
-    >>> result = study("smoke", scale=0.5, out=tempfile.mkdtemp())
-    >>> [(group.method, group.spread("acc").n) for group in result.groups]
-    [('finetune', 3), ('gpm', 3)]
     """
     asked = name if isinstance(name, Study) else read(name)
     wanted = specs(asked, scale)

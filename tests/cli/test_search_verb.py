@@ -65,6 +65,14 @@ def test_what_was_found_outdoes_what_was_given(rounds: list[list[RunSpec]], tmp_
     assert "--seed" not in told.stdout
 
 
+def test_what_was_found_replaces_what_was_given_under_another_name(rounds: list[list[RunSpec]], tmp_path: Path) -> None:
+    words = ("--set", "epsilon=0.1", "--space", "threshold=0.5,0.5", "--plan", "lr=1", "--space", "plan.rate=0.2,0.2")
+    told = perdure("search", "gpm", "synthetic", *words, "--trials", "1", "--out", str(tmp_path))
+    assert (rounds[0][0].values["threshold"], rounds[0][0].plan.rate) == (0.5, 0.2)
+    assert told.stdout.splitlines()[-1].count("threshold=") == 1
+    assert told.stdout.splitlines()[-1].endswith("--set threshold=0.5 --plan rate=0.2")
+
+
 @pytest.mark.parametrize(("words", "widths"), [([], [1, 1, 1]), (["--jobs", "2"], [2, 1]), (["--at-once", "3"], [3])])
 def test_a_round_has_as_many_proposals_as_there_are_places(
     words: list[str], widths: list[int], rounds: list[list[RunSpec]], tmp_path: Path
