@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from functools import cache
 from hashlib import blake2b
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from inspect import signature
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -39,15 +40,16 @@ class Preset:
     values: dict[str, tuple[Any, str]]
 
 
+def shipped_files(folder: str) -> dict[str, Traversable]:
+    """The TOML files in a folder of this package, by name."""
+    found = sorted((files("perdure.lab") / folder).iterdir(), key=lambda file: file.name)
+    return {file.name.removesuffix(".toml"): file for file in found if file.name.endswith(".toml")}
+
+
 @cache
 def presets() -> dict[str, dict[str, Any]]:
     """Benchmark → its preset file."""
-    folder = files("perdure.lab") / "presets"
-    return {
-        file.name.removesuffix(".toml"): tomllib.loads(file.read_text("utf-8"))
-        for file in sorted(folder.iterdir(), key=lambda file: file.name)
-        if file.name.endswith(".toml")
-    }
+    return {name: tomllib.loads(file.read_text("utf-8")) for name, file in shipped_files("presets").items()}
 
 
 def preset(benchmark: str, method: str) -> Preset:

@@ -5,7 +5,6 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from importlib.resources import files
 from importlib.resources.abc import Traversable
 from itertools import product
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from perdure.errors import UnknownName, UsageError, WrongValue
-from perdure.lab.spec import RunSpec, plan_options, spec
+from perdure.lab.spec import RunSpec, plan_options, shipped_files, spec
 
 Scalar = bool | int | float | str
 Names = Annotated[list[str], Field(min_length=1)]
@@ -23,7 +22,7 @@ Choice = Annotated[list[Scalar], Field(min_length=1)]
 
 
 class Form(BaseModel):
-    """Descriptions are told to those who gave something else."""
+    """Descriptions are for error messages."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -76,12 +75,12 @@ class Study:
 
 def shipped() -> dict[str, str]:
     """The studies that come with perdure, each with a line about it."""
-    return {name: _toml(file, str(file)).get("about", "") for name, file in _shipped().items()}
+    return {name: _toml(file, str(file)).get("about", "") for name, file in shipped_files("studies").items()}
 
 
 def read(name: str | Path) -> Study:
     """A shipped study by its name, or your own by its file; names and values are checked by `specs`."""
-    known = _shipped()
+    known = shipped_files("studies")
     if str(name) in known:
         return _study(str(name), str(name), _toml(known[str(name)], str(name)))
     path = Path(name)
@@ -90,11 +89,6 @@ def read(name: str | Path) -> Study:
             raise UnknownName("study", name, known)
         raise WrongValue(f"{path}: no such file; `perdure ls studies` lists those that are shipped")
     return _study(path.stem, str(path), _toml(path, str(path)))
-
-
-def _shipped() -> dict[str, Traversable]:
-    found = (file for file in (files("perdure.lab") / "studies").iterdir() if file.name.endswith(".toml"))
-    return {file.name.removesuffix(".toml"): file for file in sorted(found, key=lambda file: file.name)}
 
 
 def _toml(file: Traversable | Path, where: str) -> dict[str, Any]:

@@ -241,7 +241,7 @@ class WandB(Tracker):
     def finish(self, end: End) -> None:
         self.run.finish(exit_code=self.CODES[end])
 
-    def saved(self) -> dict[Axis, int]:
+    def saved(self) -> dict[str, int]:
         """The last step on each axis, kept with the run: offline there is nobody to ask."""
         try:
             found = json.loads((self.path / "wandb.json").read_text("utf-8"))
