@@ -94,7 +94,7 @@ def test_show_tells_of_a_run_what_it_held(tmp_path: Path) -> None:
         (["show", "gmp"], 2, "did you mean gpm"),
         (["ls", "method"], 2, "did you mean methods"),
         (["run", "rcl", "six", "--set", "radius=big"], 2, "radius takes a number ≥ 0"),
-        (["run", "rcl", "six", "--set", "radius"], 2, "name=value"),
+        (["run", "rcl", "six", "--set", "radius"], 2, "expected NAME=VALUE, got"),
         (["run", "gpm", "six", "--memory-budget", "nonsense"], 2, "budget takes a number of bytes (500000, 512KB"),
         (["run", "gpm", "six", "--memory-budget", "1MB", "--set", "budget=1MB"], 2, "give it once"),
         (["run", "ewc", "six", "--memory-budget", "1MB"], 2, "unknown value of method ewc 'budget'"),
