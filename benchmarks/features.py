@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-WAYS = ("features=separate", "features=shared", "features=descent", "features=ascent", "spread_in=descent")
+WAYS = ("features=separate", "features=shared", "features=descent", "features=ascent", "ua_in=descent")
 
 
 def run(way: str, seed: int, root: str, out: str, epochs: int) -> Path:

@@ -1,12 +1,11 @@
 """Twelve runs on two nodes of Ray, while a worker and then a whole node are killed, against the same runs one by one.
 
-    python benchmarks/ray_study.py [--not-shared]
+    python benchmarks/ray_study.py
 
-Both nodes are on this machine and heard on its loopback alone. Prints what happened, and fails if a record or a
+Both nodes are on this machine and listen on its loopback alone. Prints what happened, and fails if a record or a
 weight differs from that of the run done here, one after the other, or if a finished run was lost.
 """
 
-import argparse
 import json
 import os
 import secrets
@@ -17,22 +16,19 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-os.environ |= {
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # 127.0.0.1 and nothing else
-    "RAY_AUTH_MODE": "token",
-    "RAY_AUTH_TOKEN": secrets.token_hex(32),
-    "RAY_USAGE_STATS_ENABLED": "0",
-}
-
-import ray
 import torch
-from ray.cluster_utils import Cluster
 
 from perdure.lab.checkpoint import load
 from perdure.lab.execute.job import Event, Job
-from perdure.lab.execute.ray import RayExecutor
+from perdure.lab.execute.ray import LOOPBACK, SETTINGS, RayExecutor
 from perdure.lab.run import run
 from perdure.lab.spec import RunSpec, spec
+
+# Ray reads them when it is imported.
+os.environ |= SETTINGS | LOOPBACK | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+
+import ray
+from ray.cluster_utils import Cluster
 
 SPECS = [
     spec(method, "synthetic", tasks=2, seed=seed, plan={"epochs": 12})
@@ -49,7 +45,7 @@ def outcome(path: Path, asked: RunSpec) -> tuple[Any, ...]:
     return timeless, {name: tensor.numpy().tobytes() for name, tensor in state.items()}
 
 
-class Trouble:
+class Failures:
     """Kills a worker in mid-run, and when four runs are done the node that is not the driver's."""
 
     def __init__(self, cluster: Cluster) -> None:
@@ -58,7 +54,7 @@ class Trouble:
         self.done = 0
         self.killed_worker = self.killed_node = False
 
-    def see(self, event: Event) -> str | None:
+    def on_event(self, event: Event) -> str | None:
         self.done += event.kind == "done"
         if event.kind == "started":
             self.workers[event.job] = event.facts["process"]
@@ -68,21 +64,18 @@ class Trouble:
             self.killed_worker = True
             os.kill(self.workers[event.job], signal.SIGKILL)
             return f"killed worker {self.workers[event.job]} in the middle of run {event.job}"
-        if self.done >= 4 and not self.killed_node and self.workers[event.job] in self.there():
+        if self.done >= 4 and not self.killed_node and self.workers[event.job] in self.node_processes():
             self.killed_node = True
             self.cluster.remove_node(self.node, allow_graceful=False)
             return f"killed the node that does run {event.job}, with all its processes"
         return None
 
-    def there(self) -> set[int]:
+    def node_processes(self) -> set[int]:
         process = self.node.all_processes["raylet"][0].process.pid
         return {int(number) for number in Path(f"/proc/{process}/task/{process}/children").read_text().split()}
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__)
-    asked.add_argument("--not-shared", action="store_true", help="as if the workers did not see the store")
-    shared = False if asked.parse_args().not_shared else None
     torch.set_num_threads(1)
     with TemporaryDirectory(prefix="ray-") as place:
         began = time.monotonic()
@@ -93,14 +86,14 @@ def main() -> None:
         cluster = Cluster()
         cluster.add_node(include_dashboard=False, **NODE)
         cluster.add_node(**NODE)
-        trouble = Trouble(cluster)
+        failures = Failures(cluster)
         jobs = [Job(one, f"{place}/runs", every=0.5) for one in SPECS]
-        executor = RayExecutor(cluster.address, shared=shared)
+        executor = RayExecutor(cluster.address)
         began = time.monotonic()
         ended, again = {}, []
         for event in executor.do(jobs):
-            said = trouble.see(event)
-            if event.kind in ("lost", "failed", "done", "caution") or (event.kind == "started" and event.job in again):
+            said = failures.on_event(event)
+            if event.kind in ("lost", "failed", "done", "warning") or (event.kind == "started" and event.job in again):
                 facts = {name: value for name, value in event.facts.items() if name != "record"}
                 print(f"{time.monotonic() - began:6.1f} s  run {event.job:2}: {event.kind} {facts or ''}")
             if event.kind == "lost":
@@ -126,7 +119,7 @@ def main() -> None:
         print(f"records and weights as one after the other: {len(SPECS) - len(wrong)} of {len(SPECS)}")
         ray.shutdown()
         cluster.shutdown()
-    if wrong or computed or len(ended) != len(SPECS) or not (trouble.killed_worker and trouble.killed_node):
+    if wrong or computed or len(ended) != len(SPECS) or not (failures.killed_worker and failures.killed_node):
         sys.exit(f"not as it should be: {wrong}")
 
 

@@ -121,7 +121,7 @@ def rcl_step(
     mixing: tuple[Tensor, Tensor] | None = None,  # γ (n,) and π (n,), drawn if not given
     concentration: float = 20.0,  # γ ~ Beta(a, a)
     mix_weight: float = 0.1,  # λ
-    spread_weight: float = 1.0,  # κ
+    ua_weight: float = 1.0,  # κ
     radius: float = 0.05,  # ρ
 ) -> None:
     """One step of RCL as released: climb to the worst weights and mixture nearby, take the gradient there, go back."""
@@ -131,7 +131,7 @@ def rcl_step(
     share, partner = mixing[0].clone().requires_grad_(), mixing[1]
 
     optimizer.zero_grad()
-    rcl_loss(net, x, y, task, share, partner, mix_weight, spread_weight).backward()
+    rcl_loss(net, x, y, task, share, partner, mix_weight, ua_weight).backward()
     with torch.no_grad():
         moved = [weight for weight in net.parameters() if weight.grad is not None]  # not the other tasks' heads
         length = torch.stack([weight.grad.norm() for weight in moved]).norm()  # one norm over all weights
@@ -141,7 +141,7 @@ def rcl_step(
         worst_share = (share + radius * share.grad / (share.grad.norm() + TINY)).clamp(0, 1)
 
     optimizer.zero_grad()
-    rcl_loss(net, x, y, task, worst_share, partner, mix_weight, spread_weight).backward()
+    rcl_loss(net, x, y, task, worst_share, partner, mix_weight, ua_weight).backward()
     with torch.no_grad():
         for weight, climb in zip(moved, climbs, strict=True):
             weight.sub_(climb)
@@ -157,7 +157,7 @@ def rcl_loss(
     share: Tensor,
     partner: Tensor,
     mix_weight: float,
-    spread_weight: float,
+    ua_weight: float,
 ) -> Tensor:
     """J = L(x) + λ L(x̃) + κ L_ua, from four forwards: raw and mixed, logits and features."""
     each = share.view(-1, 1, 1, 1)
@@ -170,7 +170,7 @@ def rcl_loss(
     z, mixed_z = net.features(x), net.features(mixed_x)
     alignment = (z - mixed_z).square().sum(1).mean()
     uniformity = torch.pdist(torch.cat([z, mixed_z])).square().mul(-2).exp().mean().log()
-    return plain + mix_weight * mixed + spread_weight * (alignment + uniformity)
+    return plain + mix_weight * mixed + ua_weight * (alignment + uniformity)
 
 
 # ── memory ──────────────────────────────────────────────────────────────────────────────────────────────────────

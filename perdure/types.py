@@ -23,7 +23,6 @@ class Batch:
     x: Tensor  # (n, channels, height, width), normalized
     y: Tensor  # (n,) int64, counted from 0 within its task
     task: TaskIds
-    joined_to: "Batch | None" = None  # its first rows, where the others are old images that came along
 
     def __len__(self) -> int:
         return len(self.y)

@@ -12,11 +12,10 @@ from torch import Tensor
 
 from perdure import registry
 from perdure.data.synthetic import synthetic
+from perdure.memory.gradient_memory import DualMemory, GradientMemory
 from perdure.methods.method import Method
 from perdure.nets.network import Network
-from perdure.ops.dual_gpm import DualMemory
 from perdure.ops.dual_gpm import protected as protected_directions
-from perdure.ops.subspace import GradientMemory
 from perdure.seeding import chance
 from perdure.train.fit import fit
 from perdure.train.learn import learn
@@ -39,7 +38,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
     "fsdgpm": ({"memory": 40, "samples": 30}, {"memory": 1}),
     "api": ({}, {"threshold": 0.0, "threshold_step": 0.0}),
     "dfgp": ({}, {"threshold": 0.0, "threshold_step": 0.0}),
-    "rcl": ({"noise_range": 0.0}, {"threshold": 0.0, "threshold_step": 0.0}),
+    "rcl": ({"phi_init": 0.0}, {"threshold": 0.0, "threshold_step": 0.0}),
 }
 METHODS = list(registry.methods)
 CONTINUAL = [name for name in METHODS if name != "mtl"]

@@ -6,6 +6,9 @@ from copy import deepcopy
 import pytest
 import torch
 import torch.nn.functional as F
+from perdure.ops.apart import apart, parts
+from perdure.ops.blocks import dropout, kept, relu_drop_pool
+from perdure.ops.shield import Shield
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -24,11 +27,8 @@ from perdure.nets.mlp import MLP
 from perdure.nets.network import Network
 from perdure.nets.resnet18 import ResNet18
 from perdure.ops import algebra, uphill
-from perdure.ops.apart import apart, parts
-from perdure.ops.blocks import dropout, kept, relu_drop_pool
 from perdure.ops.losses import uniformity
 from perdure.ops.mixup import Mixing, Mixture, draw_mixing, mix
-from perdure.ops.shield import Shield
 from perdure.ops.subspace import extend, project
 from perdure.ops.trust_region import Rescaling, scaled
 from perdure.types import Batch, Gradient, Lesson, Part, Split
@@ -75,8 +75,8 @@ NETS: dict[str, Callable[[], nn.Module]] = {
 METHODS: dict[str, Callable[[Network], Method]] = {
     "gpm": lambda net: GPM(net, threshold=0.9),
     "dfgp": lambda net: DFGP(net, threshold=0.9),
-    "rcl": lambda net: RCL(net, threshold=0.9, noise_range=0.0),
-    "rcl, paper": lambda net: RCL(net, threshold=0.9, noise_range=0.0, variant="paper"),
+    "rcl": lambda net: RCL(net, threshold=0.9, phi_init=0.0),
+    "rcl, paper": lambda net: RCL(net, threshold=0.9, phi_init=0.0, variant="paper"),
     "fsdgpm": lambda net: FSDGPM(net, threshold=0.9, look_ahead=0.1),
     "fsdgpm, first order": lambda net: FSDGPM(net, threshold=0.9, look_ahead=0.1, second_order=False),
     "fsdgpm, cut": lambda net: FSDGPM(net, threshold=0.9, look_ahead=0.1, limit=0.01),
@@ -95,13 +95,13 @@ def gradient(method: str, net: str) -> Gradient:
         it.net.add_head(3)
     it.double().train()
     it.begin(lesson(0))
-    it.epoch(0, 1, 1.0)
+    it.begin_epoch(0, 1, 1.0)
     it.gradient(lesson(0).sample(12))
     torch.manual_seed(6)
     it.end(lesson(0))
     it.train()
     it.begin(lesson(1))
-    it.epoch(0, 1, 1.0)
+    it.begin_epoch(0, 1, 1.0)
     with torch.no_grad():
         for weight in it.net.parameters():  # away from the anchor of EWC's springs
             weight += 1e-3 * torch.randn(weight.shape, dtype=weight.dtype)
@@ -413,7 +413,7 @@ def test_directions_from_gram_matrices(threshold: float) -> None:
 @pytest.mark.parametrize("queued", [False, True])
 def test_the_way_up_is_the_same_where_numbers_must_not_be_read(queued: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (algebra, uphill):
-        monkeypatch.setattr(module, "waits", lambda _: queued)
+        monkeypatch.setattr(module, "is_async", lambda _: queued)
     weights = {"a": torch.ones(2), "b": torch.ones(1)}
     slopes = {"a": torch.tensor([3.0, 0.0]), "b": torch.tensor([4.0])}
     worst = uphill.worst_nearby(weights, uphill.Uphill(slopes, {}), 0.5).weights
@@ -462,12 +462,12 @@ def test_half_precision_gives_nearly_the_same_gradient(name: str, monkeypatch: p
         for _ in range(2):
             it.net.add_head(3)
         it.begin(single_precision(0))
-        it.epoch(0, 1, 1.0)
+        it.begin_epoch(0, 1, 1.0)
         it.train()
         it.gradient(single_precision(0).sample(12))
         it.end(single_precision(0))
         it.begin(single_precision(1))
-        it.epoch(0, 1, 1.0)
+        it.begin_epoch(0, 1, 1.0)
         it.train()
         it.net.in_bf16 = half
         torch.manual_seed(7)

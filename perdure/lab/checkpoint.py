@@ -17,8 +17,7 @@ from torch import Tensor
 from perdure.errors import CorruptFile, PerdureError
 from perdure.lab.store import written
 from perdure.methods.method import Method
-from perdure.ops.tally import Running
-from perdure.train.evaluate import Score
+from perdure.train.evaluate import RunningScore, Score
 from perdure.train.plan import Plan
 from perdure.train.state import Epoch, FitState, Learned
 
@@ -45,7 +44,9 @@ class Saved:
             setattr(method, name, tuple(value) if isinstance(value, list) else value)
         method.to(device)
         if self.standing is not None:
-            self.standing.kept = {name: tensor.to(device) for name, tensor in self.standing.kept.items()}
+            self.standing.best_weights = {
+                name: tensor.to(device) for name, tensor in self.standing.best_weights.items()
+            }
             self.standing.momentum = {name: tensor.to(device) for name, tensor in self.standing.momentum.items()}
 
 
@@ -55,7 +56,7 @@ def save(path: Path, digest: str, method: Method, learned: Learned, standing: Fi
     facts: dict[str, Any] = {
         "schema": SCHEMA,
         "digest": digest,
-        "remembered": {name: getattr(method, name) for name in method.remembers},
+        "remembered": {name: getattr(method, name) for name in method.state_attributes},
         "matrix": learned.matrix,
         "epochs": [asdict(epoch) for epoch in learned.epochs],
         "seconds": learned.seconds,
@@ -63,7 +64,7 @@ def save(path: Path, digest: str, method: Method, learned: Learned, standing: Fi
         "threads": torch.get_num_threads(),
     }
     if standing is not None:
-        groups |= {"kept": standing.kept, "momentum": standing.momentum, "chance": standing.chance}
+        groups |= {"kept": standing.best_weights, "momentum": standing.momentum, "chance": standing.generators}
         facts["standing"] = {
             "lesson": standing.lesson,
             "epoch": standing.epoch,
@@ -123,7 +124,7 @@ def _saved(found: dict[str, Tensor], facts: dict[str, Any], plan: Plan) -> Saved
         history = [_epoch(epoch) for epoch in at["history"]]
         position = (at["epoch"], at["batches"], at["seconds"])
         tensors = (groups["momentum"], groups["chance"])
-        running = Running(**at["running"])
+        running = RunningScore(**at["running"])
         standing = FitState(at["lesson"], schedule, groups["kept"], *position, history, *tensors, running)
     return Saved(groups[METHOD], facts["remembered"], learned, standing, facts["threads"])
 

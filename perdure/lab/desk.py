@@ -18,7 +18,7 @@ class Desk:
         self.something.set()
 
     async def collect(self) -> list[Letter]:
-        """All there are; waits for one if there are none, or for a nudge."""
+        """All there are; is_async for one if there are none, or for a nudge."""
         await self.something.wait()
         self.something.clear()
         letters, self.letters = self.letters, []

@@ -8,7 +8,8 @@ from typing import Any
 
 from perdure.errors import Interrupted, WrongValue
 from perdure.lab.build import resolve_device
-from perdure.lab.execute.local import LocalExecutor, Stoppable, visible_gpus
+from perdure.lab.execute.job import Executor
+from perdure.lab.execute.local import LocalExecutor, visible_gpus
 
 
 def make_executor(
@@ -19,7 +20,7 @@ def make_executor(
     cpus: float | None = None,
     gpus: float | None = None,
     device: str = "cpu",
-) -> tuple[Stoppable, int | None]:
+) -> tuple[Executor, int | None]:
     """The executor, and how many runs it does at a time where that is known; nothing is started yet.
 
     `on` is local, ray (one of our own on this machine), auto (the cluster this machine belongs to) or ray://HOST:PORT.
@@ -46,7 +47,7 @@ def make_executor(
 
 
 @contextmanager
-def stop_on_signal(executor: Stoppable) -> Iterator[list[int]]:
+def stop_on_signal(executor: Executor) -> Iterator[list[int]]:
     """Ctrl-C and SIGTERM let every run save and stop; a second one does not wait for them. Yields the signals."""
     caught: list[int] = []
 

@@ -146,7 +146,7 @@ def _go_on(
     saver = Saver(path / "checkpoint", digest, learned, every)
     write(path / "spec.toml", tomli_w.dumps(_for_toml(spec.plain())).encode())
     with stoppable(saver):
-        since = saved.standing if saved else None
+        state = saved.standing if saved else None
         learn(
             method,
             stream,
@@ -155,7 +155,7 @@ def _go_on(
             Callbacks([callback, saver]),
             judged_on=spec.judged_on,
             learned=learned,
-            since=since,
+            state=state,
         )
     # Without times, so that the same run always leaves the same bytes.
     checkpoint.save(path / "model.safetensors", digest, method, Learned(learned.matrix))

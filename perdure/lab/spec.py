@@ -29,6 +29,16 @@ PLAN_ALIASES = {
     "scheduler": "schedule",
 }
 FORMAT = 3  # rises when the same spec would give other numbers
+# Values that were renamed: both names are understood; hashes keep the first, so that finished runs are found.
+FIRST_NAMES = {
+    "ua_weight": "spread_weight",
+    "ua_in": "spread_in",
+    "phi_init": "noise_range",
+    "phi_steps": "noise_steps",
+    "phi_rate": "noise_rate",
+    "phi_cap": "noise_cap",
+}
+NEW_NAMES = {first: name for name, first in FIRST_NAMES.items()}
 
 
 @dataclass(frozen=True)
@@ -84,12 +94,19 @@ class RunSpec:
         content = {**asdict(self), "format": FORMAT}
         return content if self.outliers else {name: value for name, value in content.items() if name != "outliers"}
 
+    def first_plain(self) -> dict[str, Any]:
+        """As data under the first names of all values, for hashes."""
+        return {**self.plain(), "values": {FIRST_NAMES.get(name, name): value for name, value in self.values.items()}}
+
     @classmethod
     def from_plain(cls, content: Mapping[str, Any]) -> Self:
         """Back from `plain`, whose tuples JSON makes lists of."""
         if content["format"] != FORMAT:
             raise WrongValue(f"a specification of format {content['format']}, but this perdure has {FORMAT}; ask anew")
-        values = {name: tuple(v) if isinstance(v, list) else v for name, v in content["values"].items()}
+        values = {
+            NEW_NAMES.get(name, name): tuple(value) if isinstance(value, list) else value
+            for name, value in content["values"].items()
+        }
         given = {field.name: content[field.name] for field in fields(cls) if field.name in content}
         return cls(**{**given, "values": values, "plan": Plan(**content["plan"])})
 
@@ -98,7 +115,8 @@ class RunSpec:
 
         Images that lie in another place are the same images, so the place is left out.
         """
-        text = json.dumps({**self.plain(), "benchmark": split_name(self.benchmark)[0], "data": data}, sort_keys=True)
+        content = {**self.first_plain(), "benchmark": split_name(self.benchmark)[0], "data": data}
+        text = json.dumps(content, sort_keys=True)
         return blake2b(text.encode(), digest_size=8).hexdigest()
 
     @property
@@ -141,7 +159,7 @@ def spec(
     registry.networks.find(chosen)
     own = values_of(maker)
     defaults = {name: value.default for name, value in own.items()}
-    wishes = {meant(name, own): value for name, value in (values or {}).items()}
+    wishes = {meant(NEW_NAMES.get(name, name), own): value for name, value in (values or {}).items()}
     if len(wishes) < len(values or {}):
         raise WrongValue(f"method {method}: a value is given twice, by its name and by its symbol; give it once")
     given = {**{name: pair[0] for name, pair in proposed.values.items()}, **wishes}

@@ -12,8 +12,7 @@ from perdure import registry
 from perdure.errors import CorruptFile, Interrupted, PerdureError, WrongValue
 from perdure.lab.build import build, open_clean
 from perdure.lab.estimate import RunCost, estimate_runs, parallel_seconds
-from perdure.lab.execute.job import Event, Job
-from perdure.lab.execute.local import Stoppable
+from perdure.lab.execute.job import Event, Executor, Job
 from perdure.lab.executors import make_executor, stop_on_signal
 from perdure.lab.spec import RunSpec
 from perdure.lab.store import read_probes, read_record, run_directory, write_json
@@ -67,7 +66,7 @@ class StudyPlan:
     root: Path | None
     device: str
     on: str
-    executor: Stoppable
+    executor: Executor
     jobs: int | None  # at a time, where that is known
     threads: int  # of each run
 

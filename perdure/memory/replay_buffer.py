@@ -1,4 +1,4 @@
-"""Memories of past images, and what A-GEM does with a gradient that would hurt them.
+"""Replay buffers: images of past tasks.
 
 Images are held as the batches bring them: normalized, in the floating-point type of training, so that a replayed image
 is the same to the bit. As uint8 pixels they would take a quarter of the bytes.
@@ -12,56 +12,36 @@ from pydantic import Field
 from torch import Tensor
 
 from perdure.memory.bank import TensorBank
-from perdure.ops.algebra import add, dot, waits
-from perdure.types import Batch, Gradient, Weights
+from perdure.types import Batch
 
 Capacity = Annotated[int, Field(ge=0)]
-"""How many images a memory holds. 0 switches it off."""
+"""How many images a buffer holds. 0 switches it off."""
 
 
 def join(one: Batch, other: Batch) -> Batch:
-    """Two batches as one, each sample with its own task; the other is joined to the one."""
+    """Two batches as one, each sample with its own task."""
     tasks = torch.cat([_tasks(one), _tasks(other)])
-    return Batch(torch.cat([one.x, other.x]), torch.cat([one.y, other.y]), tasks, joined_to=one)
+    return Batch(torch.cat([one.x, other.x]), torch.cat([one.y, other.y]), tasks)
 
 
 def _tasks(batch: Batch) -> Tensor:
     return torch.full((len(batch),), batch.task) if isinstance(batch.task, int) else batch.task
 
 
-def place(seen: int, capacity: int, draw: Callable[[int], int]) -> int | None:
+def reservoir_slot(seen: int, capacity: int, draw: Callable[[int], int]) -> int | None:
     """ReservoirBuffer sampling (Vitter 1985): the slot of an item that follows `seen` others, or none to let it pass.
 
     `draw(n)` gives a number from 0 to n − 1, all equally likely; it is asked only when the memory is full. Then every
     item of the stream, old or new, is held with the same probability.
 
-    >>> place(2, 3, lambda n: 0), place(3, 3, lambda n: 1), place(3, 3, lambda n: 3)
+    >>> reservoir_slot(2, 3, lambda n: 0), reservoir_slot(3, 3, lambda n: 1), reservoir_slot(3, 3, lambda n: 3)
     (2, 1, None)
     """
     slot = seen if seen < capacity else draw(seen + 1)
     return slot if slot < capacity else None
 
 
-def yield_to(gradient: Gradient, reference: Weights) -> tuple[Gradient, Tensor]:
-    """A-GEM's rule: g if g·r ≥ 0, else g − (g·r/r·r) r, so that a step no longer raises the loss r belongs to; and
-    whether g·r < 0.
-
-    Inner products run over all weights, a missing gradient counting as zero; the projected one has the names of both.
-    """
-    product = dot(gradient, reference)
-    conflict = product < 0
-    if not waits(conflict):
-        if not conflict:
-            return gradient, conflict
-        back = -float(product / dot(reference, reference))
-        alone = {name: back * slope for name, slope in reference.items() if name not in gradient}
-        return {**alone, **add(gradient, reference, back)}, conflict
-    share = torch.where(conflict, product / dot(reference, reference), 0)
-    bent = dict(zip(reference, torch._foreach_mul(list(reference.values()), -share), strict=True))
-    return {**bent, **add(gradient, bent)}, conflict
-
-
-class Memory(TensorBank):
+class ReplayBuffer(TensorBank):
     """Images x (n, …), labels y (n,) and tasks (n,) of the past, n ≤ capacity."""
 
     def __init__(self, capacity: int) -> None:
@@ -92,7 +72,7 @@ class Memory(TensorBank):
             self[name] = self[name][rows]
 
 
-class ReservoirBuffer(Memory):
+class ReservoirBuffer(ReplayBuffer):
     """A uniform sample of all images that passed by, however many will come."""
 
     def add(self, batch: Batch) -> None:
@@ -101,7 +81,7 @@ class ReservoirBuffer(Memory):
         seen, held = int(self["seen"]) if "seen" in self else 0, self.held
         rows = list(range(held))
         for row in range(len(batch)):
-            slot = place(seen + row, self.capacity, _draw)
+            slot = reservoir_slot(seen + row, self.capacity, _draw)
             if slot is not None:
                 rows[slot : slot + 1] = [held + row]  # in the place of another, or at the end
         self["seen"] = torch.tensor(seen + len(batch), device=batch.y.device)
@@ -110,7 +90,7 @@ class ReservoirBuffer(Memory):
             self._keep(torch.tensor(rows, device=batch.y.device))
 
 
-class TaskBuffer(Memory):
+class TaskBuffer(ReplayBuffer):
     """As many images of one task as of another. How many tasks will come is not known: with each, all shares shrink."""
 
     def add(self, batch: Batch) -> None:

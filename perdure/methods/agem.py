@@ -9,11 +9,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from perdure.memory.replay_buffer import Capacity, TaskBuffer, yield_to
+from perdure.memory.replay_buffer import Capacity, TaskBuffer
 from perdure.methods.method import Method, Need
 from perdure.nets.network import Network
+from perdure.ops.gradients import add, dot, is_async
 from perdure.schema import Count
-from perdure.types import Batch, Gradient, Lesson
+from perdure.types import Batch, Gradient, Lesson, Weights
 
 
 class AGEM(Method):
@@ -38,9 +39,9 @@ class AGEM(Method):
         gradient = super().gradient(batch)
         if not self.memory.held:
             return gradient
-        bent, conflict = yield_to(gradient, super().gradient(self.memory.sample(self.replay_batch)))
+        projected, conflict = agem_project(gradient, super().gradient(self.memory.sample(self.replay_batch)))
         self.tally += torch.stack([torch.ones_like(conflict), conflict])
-        return bent
+        return projected
 
     def end(self, lesson: Lesson) -> None:
         """Keep a random sample of the lesson; the shares of older ones shrink."""
@@ -56,3 +57,21 @@ class AGEM(Method):
     def facts(self) -> dict[str, Any]:
         met, conflicted = self.tally.tolist()
         return {"images_held": self.memory.counts(), "conflicts": conflicted / met if met else 0.0}
+
+
+def agem_project(gradient: Gradient, reference: Weights) -> tuple[Gradient, Tensor]:
+    """g if g·r ≥ 0, else g − (g·r/r·r) r, so that a step no longer raises the loss r belongs to; and whether g·r < 0.
+
+    Inner products run over all weights, a missing gradient counting as zero; the projected one has the names of both.
+    """
+    product = dot(gradient, reference)
+    conflict = product < 0
+    if not is_async(conflict):
+        if not conflict:
+            return gradient, conflict
+        back = -float(product / dot(reference, reference))
+        alone = {name: back * g for name, g in reference.items() if name not in gradient}
+        return {**alone, **add(gradient, reference, back)}, conflict
+    share = torch.where(conflict, product / dot(reference, reference), 0)
+    steps = dict(zip(reference, torch._foreach_mul(list(reference.values()), -share), strict=True))
+    return {**steps, **add(gradient, steps)}, conflict

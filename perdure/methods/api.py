@@ -4,19 +4,17 @@ Project gradients away from what old tasks use, as GPM does. Before each new tas
 left; a layer with too little gets new inputs, learned mixtures of those it has, whose weights no old task knows.
 """
 
-from collections.abc import Container
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from perdure.memory.bank import TensorBank
+from perdure.memory.gradient_memory import DualMemory
 from perdure.methods.gpm import GPM
 from perdure.nets.network import Network
-from perdure.ops.algebra import grad
-from perdure.ops.dual_gpm import DualMemory
 from perdure.ops.expansion import effective, expansion, fresh_columns, patch_norms, retain_ratio, transform, transformed
-from perdure.ops.shield import Shield
+from perdure.ops.gradients import Projection, grad
 from perdure.ops.subspace import Layer
 from perdure.schema import Count, Reading, Share, Weight
 from perdure.types import Batch, Gradient, Lesson, Weights
@@ -25,7 +23,7 @@ BATCH = 64  # images at a time when the retain ratio is measured: the papers' ba
 
 
 class API(GPM):
-    remembers: ClassVar[tuple[str, ...]] = ("now",)
+    state_attributes: ClassVar[tuple[str, ...]] = ("now",)
     memory: DualMemory
 
     def __init__(
@@ -40,10 +38,14 @@ class API(GPM):
         variant: Reading = "intended",  # released: what is free after the first task misses what no sample showed
     ) -> None:
         super().__init__(net, threshold=threshold, threshold_step=threshold_step, samples=samples)
+        self.variant = variant
         self.memory = DualMemory(thin=variant == "released")
         self.floor = floor
         self.growth = growth
-        self.grown, self.transforms = TensorBank(trainable=True), TensorBank(trainable=True)  # E and Φ, as "layer.task"
+        self.grown, self.transforms = (
+            TensorBank(trainable=True),
+            TensorBank(trainable=True),
+        )  # E and Φ, by layer and task
         self.ratios = TensorBank()  # layer → share of its gradient that the latest task was left with
         self.now = 0
 
@@ -82,14 +84,14 @@ class API(GPM):
         """New columns E, a first guess at their inputs Φ, and room for both in the memory."""
         kernel = layer.weight.shape[2:]
         before = sum(self.transforms[old].shape[1] for old in self.growths(name))
-        self.grown[f"{name}.{self.now}"] = fresh_columns(layer, size, before)
-        self.transforms[f"{name}.{self.now}"] = transform(patch_norms(representation, kernel), size)
+        self.grown[name, self.now] = fresh_columns(layer, size, before)
+        self.transforms[name, self.now] = transform(patch_norms(representation, kernel), size)
         self.memory.widen(name, size * kernel.numel())
 
     def growths(self, layer: str, task: int | None = None) -> list[str]:
         """Names of the growths of a layer that a task uses, oldest first: its own and those before it."""
-        tasks = sorted(int(of) for name, _, of in (name.rpartition(".") for name in self.grown) if name == layer)
-        return [f"{layer}.{of}" for of in tasks if task is None or of <= task]
+        tasks = sorted(int(of) for (name, of), _ in self.grown.by_parts() if name == layer)
+        return [f"{layer}/{of}" for of in tasks if task is None or of <= task]
 
     # ── the weights, and which way they may move ────────────────────────────────────────────────────────────
 
@@ -104,28 +106,29 @@ class API(GPM):
     def trainable(self) -> dict[str, nn.Parameter]:
         """The network, all new columns, and the transforms of the task at hand; older ones stay."""
         added = {f"grown.{name}": columns for name, columns in self.grown.items()}
-        added |= {f"transforms.{name}": phi for name, phi in self.transforms.items() if name.endswith(f".{self.now}")}
+        added |= {f"transforms.{name}": phi for name, phi in self.transforms.items() if name.endswith(f"/{self.now}")}
         return super().trainable() | {name: part for name, part in added.items() if isinstance(part, nn.Parameter)}
 
-    def shield(self, weights: Weights) -> Shield:
-        """As GPM, but for grown layers, whose new columns need the whole gradient."""
-        names = self.net.weight_names()
-        whole = {layer: how for layer, how in self.memory.projections().items() if not self.growths(layer)}
-        return Shield(weights, {names[layer]: how for layer, how in whole.items()})
+    def projected_grad(self, loss: Tensor, weights: Weights) -> Gradient:
+        return self.project_grown(super().projected_grad(loss, weights))
 
-    def project(self, gradient: Gradient, done: Container[str] = ()) -> Gradient:
-        """As GPM, with the columns of W and of every E side by side; new ones are free. Transforms are free too."""
-        if len(self.memory) == 0:
-            return gradient
-        moving = {name: slope for name, slope in gradient.items() if slope.ndim > 1}
-        left = self.not_yet(done)
+    def project(self, gradient: Gradient) -> Gradient:
+        return self.project_grown(super().project(gradient))
+
+    def projections(self) -> dict[str, Projection]:
+        """As GPM, but for grown layers, whose columns are projected together."""
+        grown = {self.net.weight_names()[layer] for layer in self.memory.duals() if self.growths(layer)}
+        return {name: projection for name, projection in super().projections().items() if name not in grown}
+
+    def project_grown(self, gradient: Gradient) -> Gradient:
+        """The columns of W and of every E side by side; new ones are free. Transforms are free too."""
+        moving = dict(gradient)
         for layer, projection in self.memory.projections().items():
-            if layer not in left:
-                continue
-            names = self.columns(layer)
-            kept = projection(self.side_by_side(moving, layer))
-            pieces = torch.split(kept, [moving[name][0].numel() for name in names], dim=1)
-            moving |= {name: piece.view_as(moving[name]) for name, piece in zip(names, pieces, strict=True)}
+            if self.growths(layer):
+                names = self.columns(layer)
+                kept = projection(self.side_by_side(moving, layer))
+                pieces = torch.split(kept, [moving[n][0].numel() for n in names], dim=1)
+                moving |= {name: piece.view_as(moving[name]) for name, piece in zip(names, pieces, strict=True)}
         return moving
 
     def columns(self, layer: str) -> list[str]:

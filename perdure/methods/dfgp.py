@@ -1,14 +1,36 @@
 """DFGP: Data-augmented Flat Gradient Projection (Yang et al., ICCV 2023).
 
-RCL without its two additions: no spreading of the features, no noise on the first weights.
+Mix pairs of images; ascend, in one backward pass, to the worst weights and the worst mixture nearby; take the gradient
+there, where only flat minima look good; project it away from what old tasks use.
 """
 
-from perdure.methods.rcl import RCL
-from perdure.nets.network import Network
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from perdure.methods.gpm import GPM
+from perdure.nets.network import Network, Output
+from perdure.ops.gradients import ascent_grad, grad, perturb
+from perdure.ops.losses import cross_entropy, mixed_cross_entropy, released_mixed_cross_entropy
+from perdure.ops.mixup import Mixing, draw_mixing, mix, shift
 from perdure.schema import Bytes, Count, Positive, Share, Variant, Weight
+from perdure.types import Batch, Gradient, Weights
+
+Pass = Literal["ascent", "descent"]
 
 
-class DFGP(RCL):
+@dataclass(frozen=True)
+class Losses:
+    """The parts of the objective, not yet weighted."""
+
+    plain: Tensor  # L(x)
+    mixed: Tensor  # L(x̃)
+    ua: Tensor | None = None  # RCL's uniformity and alignment
+
+
+class DFGP(GPM):
     def __init__(
         self,
         net: Network,
@@ -23,15 +45,41 @@ class DFGP(RCL):
         budget: Bytes | None = None,  # most bytes of bases; none sets no limit
     ) -> None:
         super().__init__(
-            net,
-            threshold=threshold,
-            threshold_step=threshold_step,
-            samples=samples,
-            concentration=concentration,
-            mix_weight=mix_weight,
-            spread_weight=0.0,
-            radius=radius,
-            noise_range=0.0,
-            variant=variant,
-            budget=budget,
+            net, threshold=threshold, threshold_step=threshold_step, samples=samples, variant=variant, budget=budget
         )
+        self.concentration = concentration
+        self.mix_weight = mix_weight
+        self.radius = radius
+
+    def gradient(self, batch: Batch) -> Gradient:
+        """Ascend, descend, project (Alg. 1)."""
+        weights, mixing = self.ascend(batch, self.draw(len(batch), batch.x))
+        return self.projected_grad(self.total(self.losses(batch, weights, mixing, "descent")), weights)
+
+    def draw(self, n: int, like: Tensor) -> Mixing:
+        return draw_mixing(n, self.concentration, like)
+
+    def ascend(self, batch: Batch, mixing: Mixing) -> tuple[Weights, Mixing]:
+        """The worst weights Ŵ and the worst mixing shares γ̂ within the radius (Eqs. 8, 12, 13, 17)."""
+        weights, share = self.trainable(), mixing.share.detach().requires_grad_()
+        losses = self.losses(batch, weights, replace(mixing, share=share), "ascent")
+        loss = self.total(losses)
+        gradient = {}
+        if self.variant == "paper":  # Eq. 17 weighs the mixed loss by 1, not λ
+            gradient = grad(loss + (1 - self.mix_weight) * losses.mixed, {"share": share}, retain_graph=True)
+        gradient = ascent_grad(loss, {**weights, "share": share}) | gradient
+        share_grad = gradient.pop("share", torch.zeros_like(share))
+        return perturb(weights, gradient, self.radius), replace(mixing, share=shift(share, share_grad, self.radius))
+
+    def losses(self, batch: Batch, weights: Weights, mixing: Mixing, going: Pass) -> Losses:  # noqa: ARG002
+        out, mixed_out = self.forward_each([batch.x, mix(batch.x, mixing)], batch.task, weights)
+        return Losses(cross_entropy(out.logits, batch.y), self.mixed_loss(mixed_out, batch.y, mixing))
+
+    def mixed_loss(self, mixed_out: Output, y: Tensor, mixing: Mixing) -> Tensor:
+        """L(x̃), against the labels of both images."""
+        loss = released_mixed_cross_entropy if self.variant == "released" else mixed_cross_entropy
+        return loss(mixed_out.logits, y, y[mixing.partner], mixing.share)
+
+    def total(self, losses: Losses) -> Tensor:
+        """J = L(x) + λ L(x̃)."""
+        return losses.plain + self.mix_weight * losses.mixed

@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 from perdure.memory.replay_buffer import Capacity, ReservoirBuffer, join
 from perdure.methods.method import Method, Need
 from perdure.nets.network import Network
-from perdure.ops.algebra import clip
+from perdure.ops.gradients import clip
 from perdure.schema import Count, Positive
 from perdure.types import Batch, Gradient
 
 
 class ER(Method):
     may_need: ClassVar[frozenset[Need]] = frozenset({"task-identity", "stored-data"})
-    remembers: ClassVar[tuple[str, ...]] = ("filling",)
+    state_attributes: ClassVar[tuple[str, ...]] = ("filling",)
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class ER(Method):
         self.clip = clip
         self.filling = False
 
-    def epoch(self, epoch: int, of: int, slowing: float) -> None:  # noqa: ARG002 — the same in all that follow
+    def begin_epoch(self, epoch: int, epochs: int, lr_scale: float) -> None:  # noqa: ARG002
         """Each image passes the memory once, in the first epoch."""
         self.filling = epoch == 0
 

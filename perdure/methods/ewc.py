@@ -6,12 +6,11 @@ diagonal of the Fisher information: the squared gradients of the loss where a ta
 
 from typing import Any
 
-from perdure import fast
 from perdure.memory.bank import TensorBank
 from perdure.methods.method import Method
 from perdure.nets.network import Network
-from perdure.ops.algebra import clip, grad
-from perdure.ops.fisher import diagonal_fisher, merge, pulled, quadratic_penalty
+from perdure.ops.fisher import add_ewc_gradient, diagonal_fisher, merge
+from perdure.ops.gradients import clip, grad
 from perdure.schema import Count, Positive, Weight
 from perdure.types import Batch, Gradient, Lesson, Weights
 
@@ -35,11 +34,8 @@ class EWC(Method):
     def gradient(self, batch: Batch) -> Gradient:
         """Of CE + (λ/2) Σ F (θ − θ*)²; heads that no task has used have no springs."""
         weights = self.trainable()
-        loss = self.loss(batch)
-        if fast.on("springs"):
-            gradient = pulled(grad(loss, weights), weights, *self._springs(), self.coefficient)
-        else:
-            gradient = grad(loss + self.coefficient * quadratic_penalty(weights, *self._springs()), weights)
+        gradient = grad(self.loss(batch), weights)
+        gradient = add_ewc_gradient(gradient, weights, *self._springs(), self.coefficient)
         return gradient if self.clip is None else clip(gradient, self.clip)
 
     def end(self, lesson: Lesson) -> None:

@@ -1,12 +1,10 @@
 """FS-DGPM: Flattening Sharpness for Dynamic Gradient Projection Memory (Deng, Chen, Hao, Wang, Huang, NeurIPS 2021).
 
-Climb to worse weights inside the remembered directions and take the gradient of new and replayed images there, so that
+Ascend to worse weights inside the remembered directions and take the gradient of new and replayed images there, so that
 old tasks end in flat places; the same gradient teaches each direction how important it is. Then project the step away
 from the directions, from each as much as it is important.
 """
 
-from collections.abc import Container
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -17,25 +15,16 @@ from perdure.memory.replay_buffer import Capacity, ReservoirBuffer, join
 from perdure.methods.gpm import GPM
 from perdure.methods.method import Need
 from perdure.nets.network import Network
-from perdure.ops.algebra import clip, waits
-from perdure.ops.soft import soft_part
+from perdure.ops.gradients import ascent_grad, clip, grad
+from perdure.ops.soft_projection import parts_inside
 from perdure.ops.subspace import extend
-from perdure.ops.uphill import Nearby, Thin, Thinning, Uphill, total
 from perdure.schema import Count, Positive, Reading, Share, Weight
 from perdure.types import Batch, Gradient, Lesson, Weights
 
 
-@dataclass(frozen=True)
-class Climb:
-    """Points met on the way up, one per piece of the batch."""
-
-    points: list[Nearby]  # fast weights
-    losses: list[Tensor]  # of new and replayed images there
-
-
 class FSDGPM(GPM):
     may_need: ClassVar[frozenset[Need]] = frozenset({"task-identity", "stored-data"})
-    remembers: ClassVar[tuple[str, ...]] = ("slowing", "filling", "attached")
+    state_attributes: ClassVar[tuple[str, ...]] = ("lr_scale", "filling", "attached")
 
     def __init__(
         self,
@@ -64,91 +53,74 @@ class FSDGPM(GPM):
         self.pieces = pieces
         self.second_order = second_order
         self.learn_norms = learn_norms
-        self.reading = variant
+        self.variant = variant
         self.replay = ReservoirBuffer(memory)
-        self.importance, self.speed = TensorBank(), TensorBank()  # λ and its momentum, by layer
-        self.slowing, self.filling, self.attached = 1.0, False, True
+        self.importance, self.velocity = TensorBank(), TensorBank()  # λ and its momentum, by layer
+        self.lr_scale, self.filling, self.attached = 1.0, False, True
 
     def begin(self, lesson: Lesson) -> None:  # noqa: ARG002
-        self.speed.clear()
+        self.velocity.clear()
         self.importance.clear()
         for layer, basis in self.memory.items():
             self.importance[layer] = basis.new_ones(basis.shape[1])
-        self.slowing, self.attached = 1.0, True
+        self.lr_scale, self.attached = 1.0, True
 
-    def epoch(self, epoch: int, of: int, slowing: float) -> None:  # noqa: ARG002
+    def begin_epoch(self, epoch: int, epochs: int, lr_scale: float) -> None:  # noqa: ARG002
         """Both rates follow that of the weights. The released code makes new optimizers when they drop."""
-        if slowing < self.slowing and self.reading == "released":
-            self.speed.clear()
+        if lr_scale < self.lr_scale and self.variant == "released":
+            self.velocity.clear()
             self.attached = True
-        self.slowing, self.filling = slowing, epoch == 0
+        self.lr_scale, self.filling = lr_scale, epoch == 0
 
     def gradient(self, batch: Batch) -> Gradient:
         weights = self.trainable()
         importance = {layer: values.detach().requires_grad_() for layer, values in self.importance.items()}
         joint = join(batch, self.replay.sample(len(batch))) if self.replay.held else batch
-        thinning = Thinning(weights)
-        loss = torch.stack(self.climb(batch, joint, thinning, importance).losses).mean()
-        wanted = {**weights, **{f"λ {layer}": values for layer, values in importance.items()}}
-        slopes = thinning.grad(loss, wanted).whole()
-        gradient = clip({name: slope for name, slope in slopes.items() if name in weights}, self.limit)
-        self.learn_importance({layer: slopes[f"λ {layer}"] for layer in importance})
+        loss = torch.stack(self.losses_uphill(batch, joint, importance)).mean()
+        gradient = grad(loss, {**weights, **{f"λ {layer}": values for layer, values in importance.items()}})
+        importance_grad = {layer: gradient.pop(f"λ {layer}") for layer in importance}
+        gradient = clip(gradient, self.limit)
+        self.learn_importance(importance_grad)
         if self.filling:  # each image passes by the reservoir once
             self.replay.add(batch)
         return self.project(gradient)
 
-    def climb(self, batch: Batch, joint: Batch, thinning: Thinning, importance: Weights) -> Climb:
-        """Up the loss of one piece of the batch after another."""
-        point, climb = Nearby(self.trainable(), {}), Climb([], [])
-        for piece in pieces(batch, self.pieces):
-            with thinning, point.moved():
-                loss = self.loss(piece, point.weights)
-            point = self.above(point, thinning.grad(loss, point.weights, self.second_order), importance)
-            thinning.watch({name: point.weights[name] for name in point.thin})  # the others depend on the way here
-            climb.points.append(point)
-            with point.moved():
-                climb.losses.append(self.loss(joint, point.weights))
-        return climb
+    def losses_uphill(self, batch: Batch, joint: Batch, importance: Weights) -> list[Tensor]:
+        """Up the loss of one piece of the batch after another; after each step, the loss of all images there."""
+        weights: Weights = self.trainable()
+        losses = []
+        for piece in split(batch, self.pieces):
+            uphill = ascent_grad(self.loss(piece, weights), weights, self.second_order)
+            weights = self.ascend(weights, uphill, importance)
+            losses.append(self.loss(joint, weights))
+        return losses
 
-    def above(self, point: Nearby, uphill: Uphill, importance: Weights) -> Nearby:
+    def ascend(self, weights: Weights, gradient: Gradient, importance: Weights) -> Weights:
         """A step uphill, no entry longer than the limit; on later tasks only inside the remembered directions, along
-        each as much as it is important. Of δᵀa it is enough to have a inside."""
-        bases, names, rate = dict(self.memory.items()), self.net.weight_names(), self.look_ahead * self.slowing
-        full = uphill.full | soft_part(uphill.full, bases, importance, names)
-        inputs = {name: product.inputs for name, product in uphill.thin.items()}
-        inputs |= soft_part(inputs, bases, importance, names)
-        weights, thin = dict(point.weights), dict(point.thin)
-        for name, product in uphill.thin.items():
-            step = Thin(product.slopes, inputs[name])
-            bound = step.bound()
-            if waits(bound) or bound > self.limit:  # some entry may have to be cut
-                full[name] = step.whole()
-                continue
-            thin[name] = total([thin[name], step.times(rate)] if name in thin else [step.times(rate)])
-            weights[name] = weights[name].view_as(weights[name])  # a gradient here ends here
-        for name, slope in full.items():
-            if name in thin:
-                weights[name] = weights[name] + thin.pop(name).whole()
-            weights[name] = weights[name] + rate * slope.clamp(-self.limit, self.limit)
-        return Nearby(weights, thin)
+        each as much as it is important."""
+        inside = self.inside(gradient, importance)
+        steps = {name: inside.get(name, g).clamp(-self.limit, self.limit) for name, g in gradient.items()}
+        rate = self.look_ahead * self.lr_scale
+        return {**weights, **{name: weights[name] + rate * step for name, step in steps.items()}}
 
-    def learn_importance(self, slopes: Gradient) -> None:
+    def inside(self, gradient: Gradient, importance: Weights) -> Gradient:
+        return parts_inside(gradient, dict(self.memory.items()), importance, self.net.weight_names())
+
+    def learn_importance(self, gradient: Gradient) -> None:
         """A step of SGD with momentum, down the same loss, then through a sigmoid."""
-        slopes = clip(slopes, self.limit)
+        gradient = clip(gradient, self.limit)
         for layer, values in list(self.importance.items()):
             if self.attached:
-                past = self.soft_momentum * self.speed[layer] if layer in self.speed else 0.0
-                self.speed[layer] = past + slopes[layer]
-                values = values - self.soft_rate * self.slowing * self.speed[layer]
+                past = self.soft_momentum * self.velocity[layer] if layer in self.velocity else 0.0
+                self.velocity[layer] = past + gradient[layer]
+                values = values - self.soft_rate * self.lr_scale * self.velocity[layer]
             self.importance[layer] = torch.sigmoid(self.sharpness * values)
-        self.attached = self.attached and self.reading == "intended"
+        self.attached = self.attached and self.variant == "intended"
 
-    def project(self, gradient: Gradient, done: Container[str] = ()) -> Gradient:  # noqa: ARG002 — nothing is done before
+    def project(self, gradient: Gradient) -> Gradient:
         """Away from the remembered directions, from each as much as it is important."""
-        if len(self.memory) == 0:
-            return gradient
-        moving = gradient if self.learn_norms else {name: s for name, s in gradient.items() if s.ndim > 1}
-        inside = soft_part(moving, dict(self.memory.items()), dict(self.importance.items()), self.net.weight_names())
+        moving = gradient if self.learn_norms else self.without_norms(gradient)
+        inside = self.inside(moving, dict(self.importance.items()))
         return {**moving, **{name: moving[name] - part for name, part in inside.items()}}
 
     def end(self, lesson: Lesson) -> None:
@@ -162,7 +134,7 @@ class FSDGPM(GPM):
         return self.may_need if self.replay.capacity else GPM.may_need
 
     def memory_bytes(self) -> dict[str, int]:
-        bases = self.memory.bytes() + self.importance.bytes() + self.speed.bytes()
+        bases = self.memory.bytes() + self.importance.bytes() + self.velocity.bytes()
         return {"bases": bases, "replay": self.replay.bytes()}
 
     def facts(self) -> dict[str, Any]:
@@ -170,8 +142,8 @@ class FSDGPM(GPM):
         return {**super().facts(), "images_held": self.replay.counts(), "mean_importance": means}
 
 
-def pieces(batch: Batch, count: int) -> list[Batch]:
+def split(batch: Batch, count: int) -> list[Batch]:
     """A batch cut evenly, in order; into fewer pieces where some would have one image, which has no statistics."""
-    spans = torch.arange(len(batch)).tensor_split(max(min(count, len(batch) // 2), 1))
-    whose = batch.task
-    return [Batch(batch.x[at], batch.y[at], whose if isinstance(whose, int) else whose[at]) for at in spans]
+    rows = torch.arange(len(batch)).tensor_split(max(min(count, len(batch) // 2), 1))
+    task = batch.task
+    return [Batch(batch.x[at], batch.y[at], task if isinstance(task, int) else task[at]) for at in rows]

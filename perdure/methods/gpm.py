@@ -4,23 +4,23 @@ After each task, the directions that carry most of every layer's input are remem
 projected away from them, so that the layer's answer to old inputs stays as it was.
 """
 
-from collections.abc import Container
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from perdure.memory.budget import extend_within, protected
+from perdure.memory.gradient_memory import GradientMemory
 from perdure.methods.method import Method
 from perdure.nets.network import Network
-from perdure.ops.shield import Shield
-from perdure.ops.subspace import GradientMemory, layer_inputs, representations
+from perdure.ops.gradients import Projection, project, projected_grad
+from perdure.ops.subspace import layer_inputs, representations
 from perdure.schema import Bytes, Count, Share, Variant
 from perdure.types import Batch, Gradient, Lesson, Weights
 
 
 class GPM(Method):
-    remembers: ClassVar[tuple[str, ...]] = ("wanted", "protected")
+    state_attributes: ClassVar[tuple[str, ...]] = ("wanted", "protected")
 
     def __init__(
         self,
@@ -36,35 +36,30 @@ class GPM(Method):
         self.threshold = threshold
         self.threshold_step = threshold_step
         self.samples = samples
-        self.variant = variant
+        self.variant: str = variant
         self.budget = budget
         self.memory = GradientMemory()
         self.wanted = threshold  # with a budget: ε of the latest task, and the share that each layer's basis holds
         self.protected: dict[str, float] = {}
 
     def gradient(self, batch: Batch) -> Gradient:
-        weights = self.trainable()
-        with self.shield(weights) as shield:
-            loss = self.loss(batch)
-        return self.project(shield.grad(loss, weights), shield.done)
+        return self.projected_grad(self.loss(batch), self.trainable())
 
-    def shield(self, weights: Weights) -> Shield:
-        """Inside, a forward with these weights prepares to project their gradient where that is cheaper than to
-        project it afterwards."""
+    def projected_grad(self, loss: Tensor, weights: Weights) -> Gradient:
+        """From the second task on, weights move only where no old task looks (Eq. 15)."""
+        return self.without_norms(projected_grad(loss, weights, self.projections()))
+
+    def project(self, gradient: Gradient) -> Gradient:
+        return self.without_norms(project(gradient, self.projections()))
+
+    def projections(self) -> dict[str, Projection]:
+        """Name of a weight → how its gradient is projected."""
         names = self.net.weight_names()
-        return Shield(weights, {names[layer]: how for layer, how in self.memory.projections().items()})
+        return {names[layer]: projection for layer, projection in self.memory.projections().items()}
 
-    def project(self, gradient: Gradient, done: Container[str] = ()) -> Gradient:
-        """From the second task on, weights move only where no old task looks (Eq. 15); biases and batch-norm
-        parameters, which no basis protects, no longer move. Those that are `done` are projected already."""
-        if len(self.memory) == 0:
-            return gradient
-        moving = {name: slope for name, slope in gradient.items() if slope.ndim > 1}
-        return self.memory.project(moving, self.not_yet(done))
-
-    def not_yet(self, done: Container[str]) -> dict[str, str]:
-        """Remembered layer → its weight, of the weights still to be projected."""
-        return {layer: name for layer, name in self.net.weight_names().items() if name not in done}
+    def without_norms(self, gradient: Gradient) -> Gradient:
+        """Biases and batch-norm parameters, which no basis protects, move in the first task only."""
+        return {name: g for name, g in gradient.items() if g.ndim > 1} if len(self.memory) else gradient
 
     def end(self, lesson: Lesson) -> None:
         representations = self.representations(lesson.sample(self.samples))

@@ -1,15 +1,14 @@
 """What a method is: an answer to the question *which gradient for this batch?*"""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from perdure.nets.network import Network, Output
-from perdure.ops.algebra import grad
+from perdure.ops.gradients import grad
 from perdure.ops.losses import cross_entropy
-from perdure.ops.tally import Running
 from perdure.types import Batch, Gradient, Lesson, Part, Task, TaskIds, Weights
 
 Need = Literal["task-identity", "stored-data"]
@@ -24,12 +23,12 @@ class Method(nn.Module):
     """
 
     may_need: ClassVar[frozenset[Need]] = frozenset({"task-identity"})
-    remembers: ClassVar[tuple[str, ...]] = ()  # plain attributes, besides tensors, that a lesson at hand depends on
+    state_attributes: ClassVar[tuple[str, ...]] = ()  # besides tensors, what a checkpoint within a lesson must hold
 
     def __init__(self, net: Network) -> None:
         super().__init__()
         self.net = net
-        self.running = Running()  # loss and hits on the batches being learned; the loop looks at it after each epoch
+        self.train_logits: Tensor | None = None  # of a step's first forward; the loop takes training scores from it
 
     # ── what a method may override ──────────────────────────────────────────────────────────────────────────
 
@@ -41,8 +40,8 @@ class Method(nn.Module):
     def begin(self, lesson: Lesson) -> None:
         """Before the first batch of a lesson; the heads are there."""
 
-    def epoch(self, epoch: int, of: int, slowing: float) -> None:
-        """Before each epoch, counted from 0: at most `of` come, and the rate is `slowing` times its first value."""
+    def begin_epoch(self, epoch: int, epochs: int, lr_scale: float) -> None:
+        """Before each epoch, counted from 0, of at most so many; the learning rate is `lr_scale` times its first."""
 
     def trainable(self) -> dict[str, nn.Parameter]:
         return dict(self.net.named_parameters())
@@ -70,21 +69,30 @@ class Method(nn.Module):
         return {}
 
     def remedy(self) -> str:
-        """What else to try when the loss diverges, besides a lower rate."""
+        """What else to try when the loss diverges, besides a lower learning rate."""
         return ""
 
     # ── given ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    def forward(self, x: Tensor, task: TaskIds, weights: Weights | None = None, quiet: bool = False) -> Output:
-        """One forward, with any weights: logits and unit-length features."""
+    def forward(self, x: Tensor, task: TaskIds, weights: Weights | None = None) -> Output:
+        """Logits and unit-length features, with any weights."""
+        (output,) = self.forward_each([x], task, weights)
+        return output
+
+    def forward_each(
+        self, batches: Sequence[Tensor], task: TaskIds, weights: Weights | None = None, conv_dropout: bool = True
+    ) -> list[Output]:
+        """One output for each batch, which have batch statistics of their own; without `conv_dropout`, features are
+        taken without dropout after convolutions."""
+        args = batches, task, conv_dropout
         if weights is None and type(self).weights is Method.weights:
-            found: Output = self.net(x, task, quiet)  # they are where they belong
-            return found
-        own = self.weights(task if isinstance(task, int) else None) if weights is None else weights
-        look: Output = functional_call(self.net, dict(own), (x, task, quiet))
-        return look
+            outputs: list[Output] = self.net(*args)  # the weights are where they belong
+        else:
+            own = self.weights(task if isinstance(task, int) else None) if weights is None else weights
+            outputs = functional_call(self.net, dict(own), args)
+        if self.training and self.train_logits is None:
+            self.train_logits = outputs[0].logits.detach()
+        return outputs
 
     def loss(self, batch: Batch, weights: Weights | None = None) -> Tensor:
-        logits = self.forward(batch.x, batch.task, weights).logits
-        self.running.see(batch, logits)
-        return cross_entropy(logits, batch.y)
+        return cross_entropy(self.forward(batch.x, batch.task, weights).logits, batch.y)

@@ -4,7 +4,6 @@ Every layer keeps a projector that starts as the identity and, batch after batch
 layer receives. Gradients are multiplied by it, so that a step moves the weights where past inputs have not been.
 """
 
-from collections.abc import Container
 from copy import copy
 from functools import partial
 from typing import Any, ClassVar
@@ -15,16 +14,15 @@ from torch import Tensor, nn
 from perdure.memory.bank import TensorBank
 from perdure.methods.method import Method
 from perdure.nets.network import Network
-from perdure.ops.algebra import clip
+from perdure.ops.gradients import Projection, clip, projected_grad
 from perdure.ops.rls import update
-from perdure.ops.shield import Shield
 from perdure.ops.subspace import Layer, columns, layer_inputs
 from perdure.schema import Count, Positive
-from perdure.types import Batch, Gradient, Lesson, Weights
+from perdure.types import Batch, Gradient, Lesson
 
 
 class OWM(Method):
-    remembers: ClassVar[tuple[str, ...]] = ("first", "images", "epochs", "of", "seen")
+    state_attributes: ClassVar[tuple[str, ...]] = ("first", "images", "epochs", "of", "seen")
 
     def __init__(
         self,
@@ -52,37 +50,27 @@ class OWM(Method):
         self.first, self.images = lesson.index == 0, len(lesson)
         self.epochs, self.of, self.seen = 0, 1, 0
 
-    def epoch(self, epoch: int, of: int, slowing: float) -> None:  # noqa: ARG002 — α follows the epochs, not the rate
-        self.epochs, self.of, self.seen = epoch, of, 0
+    def begin_epoch(self, epoch: int, epochs: int, lr_scale: float) -> None:  # noqa: ARG002 — α follows the epochs
+        self.epochs, self.of, self.seen = epoch, epochs, 0
 
     def gradient(self, batch: Batch) -> Gradient:
-        weights = self.trainable()
-        with self.shield(weights) as shield:
-            loss, inputs = self.meet(batch)
-        self.see(inputs)
-        self.seen += len(batch)
-        return clip(self.project(shield.grad(loss, weights), shield.done), self.clip)
-
-    def meet(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss and the inputs of every layer, from one forward."""
         losses: list[Tensor] = []
+        inputs = layer_inputs(self.net.backbone, lambda: losses.append(self.loss(batch)))
+        self.update_projectors(inputs)
+        self.seen += len(batch)
+        gradient = projected_grad(losses[0], self.trainable(), self.projections())
+        return clip(self.without_norms(gradient), self.clip)
 
-        def run() -> None:
-            with torch.enable_grad():
-                losses.append(self.loss(batch))
-
-        inputs = layer_inputs(self.net.backbone, run)
-        return losses[0], inputs
-
-    def shield(self, weights: Weights) -> Shield:
-        """A forward inside prepares to multiply by the projectors as they will be on the way back."""
+    def projections(self) -> dict[str, Projection]:
+        """G ← G P. Heads are free."""
         names = self.net.weight_names()
-        return Shield(weights, {name: partial(self.multiply, layer) for layer, name in names.items()})
+        return {names[layer]: partial(_times, projector=projector) for layer, projector in self.projectors.items()}
 
-    def multiply(self, layer: str, rows: Tensor) -> Tensor:
-        return rows @ self.projectors[layer].to(rows)
+    def without_norms(self, gradient: Gradient) -> Gradient:
+        """Biases and batch norm, which no projector protects, move in lesson one only."""
+        return {name: g for name, g in gradient.items() if self.first or g.ndim > 1}
 
-    def see(self, inputs: dict[str, Tensor]) -> None:
+    def update_projectors(self, inputs: dict[str, Tensor]) -> None:
         """Shrink every projector along the mean input of the batch; α falls from α₀ to α₀ c in the course of a lesson,
         so that early batches, met by weights that still change, count for little."""
         done = min((self.epochs + self.seen / self.images) / self.of, 1.0)  # τ
@@ -94,15 +82,6 @@ class OWM(Method):
             old = self.projectors.get(name)
             old = torch.eye(len(r), dtype=torch.float64, device=r.device) if old is None else old
             self.projectors[name] = update(old, r, self.regularizer * decays[name] ** done, out=old)
-
-    def project(self, gradient: Gradient, done: Container[str] = ()) -> Gradient:
-        """G ← G P, where it is not `done` yet. Heads are free. Biases and batch norm, which no projector protects, move
-        in lesson one only."""
-        moving = {name: slope for name, slope in gradient.items() if self.first or slope.ndim > 1}
-        for layer, name in self.net.weight_names().items():
-            if name in moving and name not in done and layer in self.projectors:
-                moving[name] = self.multiply(layer, moving[name].flatten(1)).view_as(moving[name])
-        return moving
 
     def decays(self) -> dict[str, float]:
         """Layer → c."""
@@ -128,3 +107,7 @@ class OWM(Method):
     def facts(self) -> dict[str, Any]:
         """Layer → mean eigenvalue of its projector: the share of its directions that is still free."""
         return {"free": {name: float(p.diagonal().mean()) for name, p in self.projectors.items()}}
+
+
+def _times(gradient: Tensor, projector: Tensor) -> Tensor:
+    return (gradient.flatten(1) @ projector.to(gradient)).view_as(gradient)

@@ -1,58 +1,27 @@
 """RCL: robust continual learning by data-aware and parameter-aware gradients.
 
-Mix pairs of images; climb, in one backward pass, to the worst weights and the worst mixture nearby; take the gradient
-there of a loss that also spreads the features over the unit sphere; project it away from what old tasks use. Before the
-first task the fresh weights are perturbed once by trained noise.
+DFGP's ascent, descent and projection, with a loss that also spreads the features evenly over the unit sphere and aligns
+those of an image and its mixture (robust features). Before the first task the fresh weights are perturbed once by
+trained noise, φ (robust weights).
 """
 
-from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor
 
-from perdure import fast
-from perdure.methods.gpm import GPM
-from perdure.nets.network import Network, Output
-from perdure.ops.apart import apart
-from perdure.ops.losses import (
-    cross_entropy,
-    mixed_cross_entropy,
-    released_mixed_cross_entropy,
-    released_uniform_alignment,
-    uniform_alignment,
-)
-from perdure.ops.mixup import Mixing, Mixture, draw_mixing, shift
-from perdure.ops.noise import spread_weights
-from perdure.ops.uphill import Nearby, Thinning, Uphill, worst_nearby
+from perdure.methods.dfgp import DFGP, Losses, Pass
+from perdure.nets.network import Network
+from perdure.ops.losses import cross_entropy, released_uniform_alignment, uniform_alignment
+from perdure.ops.mixup import Mixing, mix
+from perdure.ops.phi import train_phi
 from perdure.schema import Bytes, Count, Positive, Share, Variant, Weight
-from perdure.types import Batch, Gradient, Lesson, Weights
+from perdure.types import Batch, Lesson, Weights
 
-Pass = Literal["ascent", "descent"]
 Features = Literal["separate", "shared", "ascent", "descent"]
 
 
-@dataclass(frozen=True)
-class Losses:
-    """The three parts of the objective, not yet weighted."""
-
-    plain: Tensor
-    mixed: Tensor
-    spread: Tensor
-
-
-@dataclass(frozen=True)
-class Climb:
-    """The worst point nearby."""
-
-    loss: Tensor
-    uphill: Uphill  # the gradient at the weights, before scaling
-    nearby: Nearby  # Ŵ = W + v
-    mixing: Mixing  # γ̂
-
-
-class RCL(GPM):
-    remembers: ClassVar[tuple[str, ...]] = (*GPM.remembers, "noise_ratios")
+class RCL(DFGP):
+    state_attributes: ClassVar[tuple[str, ...]] = (*DFGP.state_attributes, "phi_ratios")
 
     def __init__(
         self,
@@ -63,14 +32,14 @@ class RCL(GPM):
         samples: Count = 125,  # n: training images whose layer inputs are remembered
         concentration: Positive = 20.0,  # α: mixing shares are drawn from Beta(α, α)
         mix_weight: Weight = 0.1,  # λ: weight of the loss on mixed images
-        spread_weight: Weight = 1.0,  # κ: weight of uniformity and alignment
-        spread_in: Literal["both", "descent", "ascent"] = "both",  # which pass has κ; "descent" is the ablation w/G(ua)
+        ua_weight: Weight = 1.0,  # κ: weight of uniformity and alignment
+        ua_in: Literal["both", "descent", "ascent"] = "both",  # which pass has κ; "descent" is the ablation w/G(ua)
         features: Features = "separate",  # κ's forward: its own, conv dropout off; the logits'; its own in one pass
         radius: Weight = 0.05,  # ρ: size of the worst-case steps of weights and mixing
-        noise_range: Weight = 1e-4,  # φ: half-width of the first noise scales; 0 leaves the stage out
-        noise_steps: Count = 200,  # training steps of φ
-        noise_rate: Positive = 0.1,  # learning rate of φ
-        noise_cap: Weight | None = None,  # largest ‖Δθ‖/‖θ‖ of a layer; none lets φ grow as released
+        phi_init: Weight = 1e-4,  # φ: half-width of the first noise scales; 0 leaves the stage out
+        phi_steps: Count = 200,  # training steps of φ
+        phi_rate: Positive = 0.1,  # learning rate of φ
+        phi_cap: Weight | None = None,  # largest ‖Δθ‖/‖θ‖ of a layer; none lets φ grow as released
         variant: Variant = "released",  # where paper and released code differ, which to follow
         budget: Bytes | None = None,  # most bytes of bases; none sets no limit
     ) -> None:
@@ -79,108 +48,58 @@ class RCL(GPM):
             threshold=threshold,
             threshold_step=threshold_step,
             samples=samples,
+            concentration=concentration,
+            mix_weight=mix_weight,
+            radius=radius,
             variant=variant,
             budget=budget,
         )
-        self.concentration = concentration
-        self.mix_weight = mix_weight
-        self.spread_weight = spread_weight
-        self.spread_in = spread_in
+        self.ua_weight = ua_weight
+        self.ua_in = ua_in
         self.features = features
-        self.radius = radius
-        self.noise_range = noise_range
-        self.noise_steps = noise_steps
-        self.noise_rate = noise_rate
-        self.noise_cap = noise_cap
-        self.noise_ratios: dict[str, float] = {}
+        self.phi_init = phi_init
+        self.phi_steps = phi_steps
+        self.phi_rate = phi_rate
+        self.phi_cap = phi_cap
+        self.phi_ratios: dict[str, float] = {}  # layer → ‖Δθ‖/‖θ‖
 
-    # ── before the first task: random perturbation of the fresh weights (Eqs. 10, 11) ───────────────────────
+    # ── before the first task: noise on the fresh weights (Eqs. 10, 11) ─────────────────────────────────────
 
     def begin(self, lesson: Lesson) -> None:
-        if lesson.index > 0 or self.noise_range == 0:
+        if lesson.index > 0 or self.phi_init == 0:
             return
-        for name in self.net.backbone.noisy_layers():
-            weight = self.net.get_parameter(f"backbone.{name}.weight")
+        backbone = self.net.backbone
+        for name in (name for name in backbone.layers() if name not in backbone.auxiliary):
+            weight = backbone.get_parameter(f"{name}.weight")
             noise = torch.randn_like(weight)
-            scale = torch.empty_like(weight).uniform_(-self.noise_range, self.noise_range)
-            moved, _ = spread_weights(
-                weight,
-                noise,
-                scale,
-                steps=self.noise_steps,
-                rate=self.noise_rate,
-                cap=self.noise_cap,
-                keep_last=self.variant == "paper",
+            phi = torch.empty_like(weight).uniform_(-self.phi_init, self.phi_init)
+            last = self.variant == "paper"
+            new, _ = train_phi(
+                weight, noise, phi, steps=self.phi_steps, rate=self.phi_rate, cap=self.phi_cap, keep_last=last
             )
-            change = torch.linalg.vector_norm(moved - weight.detach()) / torch.linalg.vector_norm(weight.detach())
-            self.noise_ratios[name] = float(change)
+            old = weight.detach()
+            self.phi_ratios[name] = float(torch.linalg.vector_norm(new - old) / torch.linalg.vector_norm(old))
             with torch.no_grad():
-                weight.copy_(moved)
+                weight.copy_(new)
 
-    # ── each batch (Alg. 1) ─────────────────────────────────────────────────────────────────────────────────
-
-    def gradient(self, batch: Batch) -> Gradient:
-        climb = self.climb(batch, self.draw(len(batch), batch.x))
-        weights = climb.nearby.leaves()
-        with self.shield(weights) as shield:
-            loss = self.descent(batch, climb, weights)
-        return self.project(shield.grad(loss, weights), shield.done)
-
-    def draw(self, n: int, like: Tensor) -> Mixing:
-        return draw_mixing(n, self.concentration, like)
-
-    def climb(self, batch: Batch, mixing: Mixing) -> Climb:
-        """The worst mixture and the worst weights within the radius, from one backward pass (Eqs. 8, 12, 13, 17)."""
-        weights = self.trainable()
-        share = mixing.share.detach().requires_grad_()
-        with Thinning(weights) as thinning:
-            losses = self.losses(batch, weights, replace(mixing, share=share), "ascent")
-        loss = self.total(losses)
-        if self.variant == "paper":  # Eq. 17 weighs the mixed loss by 1, not λ
-            (share_slope,) = torch.autograd.grad(
-                losses.mixed + self.spread_weight * losses.spread, share, retain_graph=True
-            )
-            uphill = thinning.grad(loss, weights)
-        else:
-            uphill = thinning.grad(loss, {**weights, "mixing share": share})
-            share_slope = uphill.full.pop("mixing share", torch.zeros_like(share))
-        worst = worst_nearby(weights, uphill, self.radius)
-        return Climb(loss.detach(), uphill, worst, replace(mixing, share=shift(mixing.share, share_slope, self.radius)))
-
-    def descent(self, batch: Batch, climb: Climb, weights: Weights) -> Tensor:
-        """The same objective at the worst point, `weights` (Eq. 14): its gradient is the robust one."""
-        with climb.nearby.moved(weights):
-            return self.total(self.losses(batch, weights, climb.mixing, "descent"))
-
-    def total(self, losses: Losses) -> Tensor:
-        """J = L(x) + λ L(x̃) + κ L_ua."""
-        return losses.plain + self.mix_weight * losses.mixed + self.spread_weight * losses.spread
+    # ── each batch: DFGP's, with features on the sphere (Eqs. 6, 7, 9) ──────────────────────────────────────
 
     def losses(self, batch: Batch, weights: Weights, mixing: Mixing, going: Pass) -> Losses:
-        spread = self.spread_weight > 0 and self.spread_in in ("both", going)
-        quiet = spread and self.features in ("separate", going)
-        partner_y = batch.y[mixing.partner]
-        with Mixture(batch.x, mixing) as mixture:
-            look, mixed_look = self.looks(batch, mixture.x, weights, quiet)
-        self.running.see(batch, look.logits)
-        of_labels = released_mixed_cross_entropy if self.variant == "released" else mixed_cross_entropy
-        plain = cross_entropy(look.logits, batch.y)
-        mixed = of_labels(mixed_look.logits, batch.y, partner_y, mixing.share)
-        if not spread:
-            return Losses(plain, mixed, plain.new_zeros(()))
+        if self.ua_weight == 0 or self.ua_in not in ("both", going):
+            return super().losses(batch, weights, mixing, going)
+        inputs = [batch.x, mix(batch.x, mixing)]
+        shared = self.features not in ("separate", going)
+        out, mixed_out = self.forward_each(inputs, batch.task, weights, conv_dropout=shared)
         if self.variant == "released":
-            return Losses(plain, mixed, released_uniform_alignment(look.features, mixed_look.features))
-        return Losses(plain, mixed, uniform_alignment(look.features, mixed_look.features, mixing.partner))
+            ua = released_uniform_alignment(out.features, mixed_out.features)
+        else:
+            ua = uniform_alignment(out.features, mixed_out.features, mixing.partner)
+        return Losses(cross_entropy(out.logits, batch.y), self.mixed_loss(mixed_out, batch.y, mixing), ua)
 
-    def looks(self, batch: Batch, mixed_x: Tensor, weights: Weights, quiet: bool) -> tuple[Output, Output]:
-        """At raw and at mixed images, which never share batch statistics; both at once where the network allows it."""
-        if not (fast.on("together") and self.net.backbone.together):
-            return self.forward(batch.x, batch.task, weights, quiet), self.forward(mixed_x, batch.task, weights, quiet)
-        task = batch.task if isinstance(batch.task, int) else torch.cat([batch.task, batch.task])
-        with apart(batch.x, mixed_x) as both:
-            look, mixed_look = self.forward(both.joint, task, weights, quiet).split(len(batch))
-        return look, mixed_look
+    def total(self, losses: Losses) -> torch.Tensor:
+        """J = L(x) + λ L(x̃) + κ L_ua."""
+        total = super().total(losses)
+        return total if losses.ua is None else total + self.ua_weight * losses.ua
 
     def facts(self) -> dict[str, Any]:
-        noise = {"noise_ratio": self.noise_ratios} if self.noise_ratios else {}
-        return {**super().facts(), **noise}
+        return super().facts() | ({"phi_ratio": self.phi_ratios} if self.phi_ratios else {})

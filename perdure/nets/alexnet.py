@@ -3,11 +3,9 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from perdure import fast
 from perdure.errors import WrongValue
+from perdure.fast.dropout import dropout, relu_dropout_pool
 from perdure.nets.network import Backbone
-from perdure.ops.apart import apart, parts
-from perdure.ops.blocks import dropout, relu_drop_pool
 
 KERNELS = (4, 3, 2)
 
@@ -19,7 +17,7 @@ class AlexNet(Backbone):
     papers' CIFAR-100 network: 6,499,328 weights in layers, 9,088 in batch norms.
     """
 
-    together = True
+    independent = True
 
     def __init__(
         self,
@@ -49,39 +47,13 @@ class AlexNet(Backbone):
         self.light, self.heavy = (0.2, 0.5) if dropout else (0.0, 0.0)
         self.patch_images = {"conv1": 24, "conv2": 100, "conv3": 100, "fc1": 125, "fc2": 125}
 
-    def forward(self, x: Tensor, quiet: bool = False) -> tuple[Tensor, Tensor]:
-        first = self._start(x)
-        heard = self._convolve(first, self.training)
-        if not (quiet and self.training and self.light):  # there is no dropout to leave out
-            placed = self._place(heard)
-            return self._read(placed), placed
-        if not fast.on("prefix"):
-            return self._read(self._place(heard)), self._place(self._convolve(self._start(x), False))
-        with apart(heard, self._convolve(first, False)) as both:
-            placed = self._place(both.joint)
-        return self._read(placed[: len(x)]), placed[len(x) :]
-
-    def _start(self, x: Tensor) -> list[Tensor]:
-        """As far as there is no dropout. Here and below, batches that came together meet after a pooling only, lest the
-        largest maps be cut and joined around their batch norm."""
-        return [self.bn1(self.conv1(part)) for part in parts(x)]
-
-    def _convolve(self, first: list[Tensor], drops: bool) -> Tensor:
-        """On to the last convolution's maps, as rows."""
-        light, heavy = (self.light, self.heavy) if drops else (0.0, 0.0)
-        x = relu_drop_pool(first, light)
-        x = relu_drop_pool([self.bn2(part) for part in parts(self.conv2(x))], light)
-        return relu_drop_pool([self.bn3(part) for part in parts(self.conv3(x))], heavy).flatten(1)
-
-    def _place(self, maps: Tensor) -> Tensor:
-        placed: Tensor = self.fc2(self._drop(F.relu(self.bn4(self.fc1(maps)))))
-        return placed
-
-    def _read(self, placed: Tensor) -> Tensor:
-        return self._drop(F.relu(self.bn5(placed)))
-
-    def _drop(self, x: Tensor) -> Tensor:
-        return dropout(x, self.heavy if self.training else 0.0)
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        light, heavy = (self.light, self.heavy) if self.training else (0.0, 0.0)
+        x = relu_dropout_pool(self.bn1(self.conv1(x)), light)
+        x = relu_dropout_pool(self.bn2(self.conv2(x)), light)
+        x = relu_dropout_pool(self.bn3(self.conv3(x)), heavy).flatten(1)
+        features: Tensor = self.fc2(dropout(F.relu(self.bn4(self.fc1(x))), heavy))
+        return dropout(F.relu(self.bn5(features)), heavy), features
 
 
 class SlimAlexNet(AlexNet):

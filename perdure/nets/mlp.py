@@ -12,7 +12,7 @@ from perdure.nets.network import Backbone
 class MLP(Backbone):
     """Linear layers with ReLU, no bias and no normalization, so that it takes single images too."""
 
-    together = True
+    independent = True
 
     def __init__(self, shape: tuple[int, int, int], *, units: tuple[int, ...] = (100, 100)) -> None:
         super().__init__()
@@ -20,7 +20,7 @@ class MLP(Backbone):
         self.hidden = nn.ModuleList(nn.Linear(a, b, bias=False) for a, b in pairwise(sizes))
         self.width = sizes[-1]
 
-    def forward(self, x: Tensor, quiet: bool = False) -> tuple[Tensor, Tensor]:  # noqa: ARG002 — has no dropout
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         x = x.flatten(1)
         for layer in self.hidden:
             x = F.relu(layer(x))

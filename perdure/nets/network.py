@@ -1,7 +1,9 @@
 """A network for many tasks: one backbone, one bias-free linear head per task, added when the task arrives."""
 
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 import torch
 import torch.nn.functional as F
@@ -9,57 +11,48 @@ from torch import Tensor, nn
 
 from perdure import fast
 from perdure.errors import TooFewSamples
-from perdure.ops.apart import parts
+from perdure.fast.function_mode import LearningMode
+from perdure.fast.joint_batches import ForwardMode, forward_mode
 from perdure.ops.subspace import Layer, layers_of
 from perdure.types import TaskIds
 
 
 @dataclass(frozen=True)
 class Output:
-    """What one forward shows."""
+    """What one forward gives."""
 
     logits: Tensor  # (n, classes)
     features: Tensor  # (n, d), unit length
 
-    def split(self, rows: int) -> "list[Output]":
-        """Of so many images at a time."""
-        pieces = zip(torch.split(self.logits, rows), torch.split(self.features, rows), strict=True)
-        return [Output(logits, features) for logits, features in pieces]
-
 
 class Backbone(nn.Module):
-    """Images to features. What a projection method must know of a network stands here, with answers for any network."""
+    """Images to features. What else methods ask of a network stands here, with answers for any network."""
 
     width: int
     """How many features the heads read."""
 
     patch_images: dict[str, int] = {}  # noqa: RUF012 — read-only; each network that needs one sets its own
-    """Layer → how many images its patches are cut from. Layers not named: see `GPM.representations`."""
+    """Layer → how many images its inputs are sampled from. Layers not named: see `ops.subspace.representations`."""
 
-    together: bool = False
-    """Whether several batches may go through at once, only their batch norms kept apart: only if nothing else makes
-    the answer to one image depend on another."""
+    auxiliary: tuple[str, ...] = ()
+    """Layers beside the main path: the stem and the shortcuts of a residual network."""
 
-    def forward(self, x: Tensor, quiet: bool = False) -> tuple[Tensor, Tensor]:
-        """What the heads read (n, width), and what is laid on the unit sphere (n, d).
+    independent: bool = False
+    """Whether nothing but batch norm makes the answer to one image depend on another."""
 
-        `quiet` asks for the latter without dropout after convolutions, as the uniformity loss reads it.
-        """
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """What the heads read (n, width), and the features that are compared on the unit sphere (n, d)."""
         raise NotImplementedError
 
     def layers(self) -> dict[str, Layer]:
         """The layers whose inputs are remembered and whose gradients are projected."""
         return layers_of(self)
 
-    def noisy_layers(self) -> list[str]:
-        """The layers whose first weights RCL perturbs."""
-        return list(self.layers())
-
 
 class Network(nn.Module):
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
-        if fast.on("channels") and _wide(backbone):
+        if fast.on("channels_last") and _wide(backbone):
             # A step is a quarter to a third faster with the channels last, on CPUs too; the numbers are the same.
             backbone = backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.backbone = backbone
@@ -70,30 +63,67 @@ class Network(nn.Module):
         like = next(self.backbone.parameters())
         self.heads.append(nn.Linear(self.backbone.width, classes, bias=False, device=like.device, dtype=like.dtype))
 
-    def forward(self, x: Tensor, task: TaskIds, quiet: bool = False) -> Output:
-        """Logits of the task's own head, and features, which a `quiet` forward takes without dropout after
-        convolutions. With one task per sample, rows of logits are padded with −∞ up to the largest head."""
-        if len(parts(x)[0]) < 2 and self._needs_batch_statistics():
+    @overload
+    def forward(self, x: Tensor, task: TaskIds, conv_dropout: bool = True) -> Output: ...
+    @overload
+    def forward(self, x: Sequence[Tensor], task: TaskIds, conv_dropout: bool = True) -> list[Output]: ...
+    def forward(self, x: Tensor | Sequence[Tensor], task: TaskIds, conv_dropout: bool = True) -> Output | list[Output]:
+        """Logits of the task's own head, and features. With one task per sample, rows of logits are padded with −∞ up to
+        the largest head. Without `conv_dropout`, features, not logits, are those without dropout after convolutions.
+
+        Several batches have batch statistics of their own and an output each.
+        """
+        batches = [x] if isinstance(x, Tensor) else list(x)
+        if min(map(len, batches)) < 2 and self._needs_batch_statistics():
             raise TooFewSamples(
                 "this network normalizes with the statistics of the batch, which one image does not have; "
                 "give it two images or more at a time"
             )
+        clean = self.training and not conv_dropout
+        with LearningMode() if self.training and torch.is_grad_enabled() else nullcontext():
+            if (clean or len(batches) > 1) and self._may_join(batches):
+                outputs = self._joint(batches, task, clean)
+            else:
+                outputs = [self._single(batch, task, clean) for batch in batches]
+        return outputs[0] if isinstance(x, Tensor) else outputs
+
+    def _single(self, x: Tensor, task: TaskIds, clean: bool) -> Output:
+        hidden, features = self._backbone(x)
+        logits = self._logits(hidden, task)
+        if clean:
+            with forward_mode(ForwardMode(conv_dropout="off")):
+                _, features = self._backbone(x)
+        return Output(logits.to(x.dtype), F.normalize(features.to(x.dtype), dim=1))
+
+    def _may_join(self, batches: Sequence[Tensor]) -> bool:
+        return fast.on("joint_batches") and self.backbone.independent and len(set(map(len, batches))) == 1
+
+    def _joint(self, batches: Sequence[Tensor], task: TaskIds, clean: bool) -> list[Output]:
+        """All at once. Rows that were doubled for features without dropout stand in the second half."""
+        x, rows = torch.cat(list(batches)), len(batches[0])
+        with forward_mode(ForwardMode(rows, "fork" if clean else "on")):
+            hidden, features = self._backbone(x)
+        logits = self._logits(hidden[: len(x)], task if isinstance(task, int) else task.repeat(len(batches)))
+        unit = F.normalize(features[-len(x) :].to(x.dtype), dim=1)
+        return [Output(*of) for of in zip(torch.split(logits.to(x.dtype), rows), torch.split(unit, rows), strict=True)]
+
+    def _backbone(self, x: Tensor) -> tuple[Tensor, Tensor]:
         with torch.autocast(x.device.type, torch.bfloat16, enabled=self.in_bf16 and self.training):
-            hidden, placed = self.backbone(x, quiet)
-            logits = self._logits(hidden, task)
-        return Output(logits.to(x.dtype), F.normalize(placed.to(x.dtype), dim=1))
+            found: tuple[Tensor, Tensor] = self.backbone(x)
+            return found
 
     def _logits(self, hidden: Tensor, task: TaskIds) -> Tensor:
-        if isinstance(task, int):
-            logits: Tensor = self.heads[task](hidden)
+        with torch.autocast(hidden.device.type, torch.bfloat16, enabled=self.in_bf16 and self.training):
+            if isinstance(task, int):
+                logits: Tensor = self.heads[task](hidden)
+                return logits
+            present = sorted(set(task.tolist()))
+            widest = max(self._classes(t) for t in present)
+            logits = hidden.new_full((len(hidden), widest), -torch.inf)
+            for t in present:
+                rows = (task == t).nonzero().squeeze(1).to(hidden.device)
+                logits[rows, : self._classes(t)] = self.heads[t](hidden[rows])
             return logits
-        present = sorted(set(task.tolist()))
-        widest = max(self._classes(t) for t in present)
-        logits = hidden.new_full((len(hidden), widest), -torch.inf)
-        for t in present:
-            rows = (task == t).nonzero().squeeze(1).to(hidden.device)
-            logits[rows, : self._classes(t)] = self.heads[t](hidden[rows])
-        return logits
 
     def _classes(self, task: int) -> int:
         head = self.heads[task]

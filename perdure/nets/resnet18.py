@@ -35,7 +35,7 @@ class ResNet18(Backbone):
     Small images (below 64 pixels) keep their size in the stem, larger ones are halved, as in the papers (32 and 84).
     """
 
-    together = True
+    independent = True
 
     def __init__(self, shape: tuple[int, int, int], *, filters: int = 20) -> None:
         super().__init__()
@@ -53,16 +53,14 @@ class ResNet18(Backbone):
             height, width = -(-height // halve), -(-width // halve)
         self.width = channels * (height // 2) * (width // 2)
         self.patch_images = self._patch_images()
+        self.auxiliary = ("stem", *(name for name in self.layers() if name.endswith(".short")))
 
-    def forward(self, x: Tensor, quiet: bool = False) -> tuple[Tensor, Tensor]:  # noqa: ARG002 — has no dropout
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         x = F.relu(self.stem_bn(self.stem(x)))
         for block in self._blocks().values():
             x = block(x)
         hidden = F.avg_pool2d(x, 2).flatten(1)
         return hidden, hidden
-
-    def noisy_layers(self) -> list[str]:
-        return [name for name in self.layers() if name != "stem" and not name.endswith(".short")]
 
     def _blocks(self) -> dict[str, Block]:
         return {name: part for name, part in self.named_children() if isinstance(part, Block)}

@@ -5,16 +5,13 @@ kind "retain" spans all the others: a gradient keeps its part in them and nothin
 half of its directions (Liang and Li, CVPR 2023).
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from perdure.ops.shield import Projection
-from perdure.ops.subspace import GradientMemory, complement, extend, project
+from perdure.ops.subspace import complement, extend, project
 
 
 @dataclass(frozen=True)
@@ -90,52 +87,3 @@ def project_dual(gradient: Tensor, dual: Dual) -> Tensor:
 def protected(dual: Dual) -> Tensor:
     """A basis of the directions that old tasks use, whichever is stored."""
     return dual.basis if dual.kind == "remove" else complement(dual.basis)
-
-
-class DualMemory(GradientMemory):
-    """Layer → dual basis, stored under its kind and the layer's name, e.g. "retain.conv1"."""
-
-    def __init__(self, thin: bool = False) -> None:
-        super().__init__()
-        self.thin = thin
-
-    def duals(self) -> dict[str, Dual]:
-        found = {}
-        for name, basis in self.items():
-            kind, _, layer = name.partition(".")
-            found[layer] = Dual("retain" if kind == "retain" else "remove", basis)
-        return found
-
-    def dual(self, layer: str) -> Dual | None:
-        return self.duals().get(layer)
-
-    def put(self, layer: str, dual: Dual) -> None:
-        for kind in ("remove", "retain"):
-            if f"{kind}.{layer}" in self:
-                del self[f"{kind}.{layer}"]
-        # laid out as it would come back from a file, for rounding depends on that
-        self[f"{dual.kind}.{layer}"] = dual.basis.contiguous()
-
-    def widen(self, layer: str, rows: int) -> None:
-        """The layer has so many inputs more than before."""
-        if (dual := self.dual(layer)) is not None:
-            self.put(layer, widen(dual, rows))
-
-    def extend(self, representations: Mapping[str, Tensor], threshold: float) -> None:
-        for layer, representation in representations.items():
-            old = self.dual(layer)
-            if old is None:
-                self.put(layer, first_dual(representation, threshold, self.thin))
-            else:
-                self.put(layer, update_dual(old, representation, threshold))
-
-    def projections(self) -> dict[str, Projection]:
-        return {layer: partial(project_dual, dual=dual) for layer, dual in self.duals().items()}
-
-    def sizes(self) -> dict[str, tuple[int, int]]:
-        """Layer → (directions protected, directions there are)."""
-        return {
-            layer: (k if dual.kind == "remove" else d - k, d)
-            for layer, dual in self.duals().items()
-            for d, k in [dual.basis.shape]
-        }

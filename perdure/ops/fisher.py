@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 
 import torch
-from torch import Tensor
 
 from perdure.types import Gradient, Weights
 
@@ -21,8 +20,8 @@ def diagonal_fisher(gradients: Iterable[Weights], batch: int, samples: int) -> G
     """
     fisher: Gradient = {}
     for gradient in gradients:
-        for name, slope in gradient.items():
-            share = slope.square() * (batch / samples)
+        for name, g in gradient.items():
+            share = g.square() * (batch / samples)
             fisher[name] = fisher[name] + share if name in fisher else share
     return fisher
 
@@ -39,25 +38,14 @@ def merge(old: Weights, new: Weights, tasks: int) -> Gradient:
     return {name: total / (tasks + 1) for name, total in {**left, **new, **both}.items()}
 
 
-def quadratic_penalty(weights: Weights, anchor: Weights, fisher: Weights) -> Tensor:
-    """½ Σ F (θ − θ*)² over the names that have a Fisher; θ* is the anchor.
-
-    >>> one = torch.ones(())
-    >>> float(quadratic_penalty({"w": 5 * one}, {"w": one}, {"w": 2 * one}))
-    16.0
-    """
-    if not fisher:
-        return torch.zeros(())
-    parts = [(importance * (weights[name] - anchor[name]).square()).sum() for name, importance in fisher.items()]
-    return torch.stack(parts).sum() / 2
-
-
 @torch.no_grad()
-def pulled(gradient: Weights, weights: Weights, anchor: Weights, fisher: Weights, stiffness: float) -> Gradient:
-    """g + λ F (θ − θ*): the gradient with that of λ times the penalty, which needs no way back.
+def add_ewc_gradient(
+    gradient: Weights, weights: Weights, anchor: Weights, fisher: Weights, coefficient: float
+) -> Gradient:
+    """g + λ F (θ − θ*): the gradient of the loss and of (λ/2) Σ F (θ − θ*)², in closed form, no backward pass.
 
     >>> one = torch.ones(())
-    >>> float(pulled({"w": one}, {"w": 5 * one}, {"w": one}, {"w": 2 * one}, 10.0)["w"])
+    >>> float(add_ewc_gradient({"w": one}, {"w": 5 * one}, {"w": one}, {"w": 2 * one}, 10.0)["w"])
     81.0
     """
     if not fisher:
@@ -65,5 +53,5 @@ def pulled(gradient: Weights, weights: Weights, anchor: Weights, fisher: Weights
     away = torch._foreach_sub([weights[name] for name in fisher], [anchor[name] for name in fisher])
     for name, distance in zip(fisher, away, strict=True):  # each sum takes the place of its distance
         own = gradient[name] if name in gradient else torch.zeros_like(distance)
-        torch.addcmul(own, distance, fisher[name], value=stiffness, out=distance)
+        torch.addcmul(own, distance, fisher[name], value=coefficient, out=distance)
     return {**gradient, **dict(zip(fisher, away, strict=True))}

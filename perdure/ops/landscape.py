@@ -10,8 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from perdure.ops.algebra import add, dot, grad
-from perdure.ops.uphill import Uphill, worst_nearby
+from perdure.ops.gradients import add, dot, grad, perturb
 from perdure.seeding import generator
 from perdure.types import Gradient, Weights
 
@@ -123,7 +122,7 @@ def worst_case_flatness(loss: Loss, weights: Weights, size: float = 0.01, steps:
 def sharpness(loss: Loss, weights: Weights, radius: float = 0.05) -> Tensor:
     """L(W + ρ g/‖g‖) − L(W), one norm over all tensors: what SAM makes small."""
     before, gradient = slope(loss, weights)
-    return height(loss, worst_nearby(weights, Uphill(gradient, {}), radius).weights) - before
+    return height(loss, perturb(weights, gradient, radius)) - before
 
 
 # --- curvature ---

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from perdure.ops.algebra import TINY, norm
+from perdure.ops.gradients import TINY, norm
 from perdure.types import Weights
 
 

@@ -4,7 +4,6 @@ Works for any network of `Conv2d` and `Linear` layers: the inputs are met by hoo
 """
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import torch
@@ -12,9 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from perdure import fast
-from perdure.memory.bank import TensorBank
-from perdure.ops.shield import Projection
-from perdure.types import Gradient
 
 Layer = nn.Conv2d | nn.Linear
 COLUMNS = 20_000  # about as many as the papers take from AlexNet's first layer; for layers that name no image count
@@ -26,7 +22,7 @@ def layers_of(module: nn.Module) -> dict[str, Layer]:
 
 
 def layer_inputs(module: nn.Module, run: Callable[[], Any]) -> dict[str, Tensor]:
-    """What each layer of `module` receives while `run` is called; a layer used twice has its inputs joined."""
+    """What each layer of `module` receives in the forward that `run` makes; a layer used twice has its inputs joined."""
     seen: dict[str, list[Tensor]] = {}
     hooks = [
         layer.register_forward_pre_hook(
@@ -35,8 +31,7 @@ def layer_inputs(module: nn.Module, run: Callable[[], Any]) -> dict[str, Tensor]
         for name, layer in layers_of(module).items()
     ]
     try:
-        with torch.no_grad():
-            run()
+        run()
     finally:
         for hook in hooks:
             hook.remove()
@@ -174,27 +169,3 @@ def project(gradient: Tensor, basis: Tensor) -> Tensor:
     """G − G M Mᵀ (Eq. 15): what is left of a gradient outside the basis; gradient (out, …), basis (d, k)."""
     rows, basis = gradient.reshape(len(gradient), -1), basis.to(gradient)  # which may be held in half precision
     return (rows - (rows @ basis) @ basis.T).view_as(gradient)
-
-
-class GradientMemory(TensorBank):
-    """Layer → basis (d, k) with orthonormal columns."""
-
-    def extend(self, representations: Mapping[str, Tensor], threshold: float) -> None:
-        for name, representation in representations.items():
-            self[name] = extend(self.get(name), representation, threshold)
-
-    def projections(self) -> dict[str, Projection]:
-        """Layer → how its gradient is projected, row by row; layers of which nothing is remembered are left out."""
-        return {layer: partial(project, basis=basis) for layer, basis in self.items() if basis.shape[1]}
-
-    def project(self, gradient: Gradient, weight_names: Mapping[str, str]) -> Gradient:
-        """Project the weights of remembered layers; `weight_names` says which parameter belongs to which layer."""
-        out = dict(gradient)
-        for layer, projection in self.projections().items():
-            if (weight := weight_names.get(layer)) in out:
-                out[weight] = projection(out[weight])
-        return out
-
-    def sizes(self) -> dict[str, tuple[int, int]]:
-        """Layer → (directions held, directions there are)."""
-        return {name: (basis.shape[1], basis.shape[0]) for name, basis in self.items()}

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from perdure.ops.linear import LinearInterception, Met
+from perdure import fast
+from perdure.fast.lazy import RescaledWeight
 from perdure.ops.subspace import extend
 
 
@@ -41,22 +42,12 @@ def scaled(weight: Tensor, spaces: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
     return total.view_as(weight)
 
 
-class Rescaling(LinearInterception):
-    """Inside, linear layers answer with `scaled` weights. Where they read fewer rows than they have outputs, what they
-    read is scaled instead: x (W + W B (S − I) Bᵀ)ᵀ = (x + x B (S − I)ᵀ Bᵀ) Wᵀ."""
-
-    def __init__(self, weights: Mapping[str, Tensor], spaces: Mapping[str, Sequence[tuple[Tensor, Tensor]]]) -> None:
-        super().__init__({name: weights[name] for name in spaces})
-        self.spaces = spaces
-
-    def answer(self, name: str, met: Met) -> Tensor:
-        if met.x.numel() // met.x.shape[-1] >= len(met.weight):
-            return met.call(met.x, scaled(met.weight, self.spaces[name]), met.bias)
-        x = met.x
-        for basis, scale in self.spaces[name]:
-            inside = met.x @ basis
-            x = x + (inside @ scale.T - inside) @ basis.T
-        return met.call(x, met.weight, met.bias)
+def scaled_by_inputs(weight: Tensor, spaces: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    """The same, for weights that change in every step: a linear layer scales its inputs instead, where that is less
+    work."""
+    if weight.ndim == 2 and fast.on("rescale_inputs"):
+        return RescaledWeight.of(weight, spaces, scaled)
+    return scaled(weight, spaces)
 
 
 def joint_space(basis: Tensor, representation: Tensor, threshold: float) -> tuple[Tensor, Tensor]:

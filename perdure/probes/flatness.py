@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from perdure.ops import landscape
-from perdure.ops.algebra import norm
+from perdure.ops.gradients import norm
 from perdure.probes.probe import Measured, PartName, Probe, Sight, Subject, Work
 from perdure.schema import Count, Positive
 from perdure.seeding import generator

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from perdure.errors import WrongValue
 from perdure.methods.method import Method
-from perdure.ops.algebra import grad, norm
 from perdure.ops.attacks import Ball, noise
 from perdure.ops.contamination import outlier_rows
+from perdure.ops.gradients import grad, norm
 from perdure.ops.metrics import wilson
 from perdure.ops.outliers import excess_loss, past_gradient, weight_span
 from perdure.probes.probe import BATCH, Measured, Probe, Sight, Subject, Work

@@ -67,5 +67,5 @@ class StepContext:
 
     def state(self) -> FitState:
         self.at.momentum = self.sgd.velocity
-        self.at.chance = generator_states()
+        self.at.generators = generator_states()
         return self.at

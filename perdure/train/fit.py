@@ -7,10 +7,9 @@ import torch
 
 from perdure.errors import Diverged
 from perdure.methods.method import Method
-from perdure.ops.tally import Running
 from perdure.seeding import chance, generator, set_generator_states
 from perdure.train.callbacks import Callback, StepContext
-from perdure.train.evaluate import evaluate_together, score
+from perdure.train.evaluate import RunningScore, evaluate_together
 from perdure.train.plan import Plan
 from perdure.train.sgd import SGD
 from perdure.train.state import Epoch, FitState
@@ -23,15 +22,15 @@ def fit(
     plan: Plan,
     seed: int,
     callback: Callback | None = None,
-    since: FitState | None = None,
+    state: FitState | None = None,
 ) -> list[Epoch]:
-    """Learn one lesson, or go on with it `since` it was interrupted.
+    """Learn one lesson, or resume it from a `state`.
 
     Batch order depends on (seed, lesson, epoch) alone, so methods can be compared pairwise.
     """
     callback = callback or Callback()
     callback.on_task_start(lesson, plan)
-    if since is None:
+    if state is None:
         for part in lesson.parts:
             with chance(seed, "head", part.task):
                 method.net.add_head(part.classes)
@@ -39,44 +38,46 @@ def fit(
             method.begin(lesson)
     method.net.in_bf16 = plan.precision == "bf16"
     weights = method.trainable()
-    at = since or FitState(lesson.index, plan.schedule_for_lesson(), _copy(weights) if plan.keep == "best" else {})
-    sgd = SGD(weights, plan.momentum, at.momentum)
-    while at.epoch < plan.epochs and not at.schedule.stopped:
-        started = time.perf_counter() - at.seconds
-        rate = at.schedule.rate
+    state = state or FitState(lesson.index, plan.schedule_for_lesson(), _copy(weights) if plan.keep == "best" else {})
+    sgd = SGD(weights, plan.momentum, state.momentum)
+    while state.epoch < plan.epochs and not state.schedule.stopped:
+        started = time.perf_counter() - state.seconds
+        rate = state.schedule.rate
         method.train()
-        method.running = at.running
-        if at.batches == 0:
-            method.epoch(at.epoch, plan.epochs, rate / plan.rate)
-        with chance(seed, "train", lesson.index, at.epoch):
-            if at.batches:
-                set_generator_states(at.chance)
-            for batch in lesson.batches(plan.batch, generator(seed, "order", lesson.index, at.epoch), at.batches):
-                at.running.expect(batch)
+        if state.batches == 0:
+            method.begin_epoch(state.epoch, plan.epochs, rate / plan.rate)
+        with chance(seed, "train", lesson.index, state.epoch):
+            if state.batches:
+                set_generator_states(state.generators)
+            for batch in lesson.batches(plan.batch, generator(seed, "order", lesson.index, state.epoch), state.batches):
+                method.train_logits = None
                 sgd.step(method.gradient(batch), rate)
-                at.batches, at.seconds = at.batches + 1, time.perf_counter() - started
-                callback.on_step(StepContext(method, at, sgd))
-        train = score(at.running) if at.running.samples else None
+                if method.train_logits is not None:
+                    state.running.add(method.train_logits, batch.y)
+                state.batches, state.seconds = state.batches + 1, time.perf_counter() - started
+                callback.on_step(StepContext(method, state, sgd))
+        train = state.running.score()
         if plan.train_scores:
             train = evaluate_together(method, ((p.task, p.train) for p in lesson.parts))
         valid = evaluate_together(method, ((p.task, p.valid) for p in lesson.parts))
         if not math.isfinite(valid.loss):
             raise Diverged(
-                f"the loss is no longer a number after epoch {at.epoch + 1} of lesson {lesson.index + 1}; "
+                f"the loss is no longer a number after epoch {state.epoch + 1} of task {lesson.index + 1}; "
                 f"lower the learning rate, e.g. --plan rate={plan.rate / 5:g}{method.remedy()}"
             )
-        if (best := at.schedule.see(valid.loss)) and plan.keep == "best":
-            at.kept = _copy(weights)
-        at.history.append(Epoch(lesson.index, at.epoch, rate, valid, train, best, time.perf_counter() - started))
-        at.epoch, at.batches, at.seconds, at.running = at.epoch + 1, 0, 0.0, Running()
-        callback.on_epoch_end(at.history[-1])
-        callback.on_step(StepContext(method, at, sgd))
+        if (best := state.schedule.see(valid.loss)) and plan.keep == "best":
+            state.best_weights = _copy(weights)
+        epoch = Epoch(lesson.index, state.epoch, rate, valid, train, best, time.perf_counter() - started)
+        state.history.append(epoch)
+        state.epoch, state.batches, state.seconds, state.running = state.epoch + 1, 0, 0.0, RunningScore()
+        callback.on_epoch_end(epoch)
+        callback.on_step(StepContext(method, state, sgd))
     if plan.keep == "best":
         with torch.no_grad():
-            torch._foreach_copy_(list(weights.values()), [at.kept[name] for name in weights])
+            torch._foreach_copy_(list(weights.values()), [state.best_weights[name] for name in weights])
     with chance(seed, "end", lesson.index):
         method.end(lesson)
-    return at.history
+    return state.history
 
 
 def _copy(weights: dict[str, torch.nn.Parameter]) -> Gradient:

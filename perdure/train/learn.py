@@ -24,11 +24,11 @@ def learn(
     *,
     judged_on: Literal["test", "valid"] = "test",
     learned: Learned | None = None,
-    since: FitState | None = None,
+    state: FitState | None = None,
 ) -> Learned:
     """Learn task after task; after each lesson, test every task seen so far, or validate, where values are chosen.
 
-    A run that was interrupted goes on: `learned` is what it had come to, and `since` where the lesson at hand stood.
+    An interrupted run is resumed: `learned` is what it had come to, `state` that of the lesson at hand.
     """
     learned = Learned() if learned is None else learned
     callback = callback or Callback()
@@ -42,9 +42,9 @@ def learn(
     for lesson in method.lessons(arriving()):
         if lesson.index < len(learned.matrix):
             continue
-        started = time.perf_counter() - (since.spent() if since else 0.0)
-        learned.epochs += fit(method, lesson, plan, seed, callback, since)
-        since = None
+        started = time.perf_counter() - (state.spent() if state else 0.0)
+        learned.epochs += fit(method, lesson, plan, seed, callback, state)
+        state = None
         _settle(device)
         learned.seconds += time.perf_counter() - started
         judges = [getattr(task, judged_on) for task in learned.tasks]

@@ -4,8 +4,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from perdure.ops.tally import Running
-from perdure.train.evaluate import Score
+from perdure.train.evaluate import RunningScore, Score
 from perdure.train.plateau import Schedule
 from perdure.types import Gradient, Task
 
@@ -25,18 +24,18 @@ class Epoch:
 
 @dataclass
 class FitState:
-    """Where a lesson stands between two steps. With the method's own state, all that is needed to go on from there."""
+    """Where a lesson stands between two steps. With the method's own state, all that is needed to resume it."""
 
     lesson: int
     schedule: Schedule
-    kept: Gradient  # the weights to keep, where those are the best so far
+    best_weights: Gradient  # where those are to be kept
     epoch: int = 0
     batches: int = 0  # done in this epoch
     seconds: float = 0.0  # spent in this epoch
     history: list[Epoch] = field(default_factory=list)
     momentum: Gradient = field(default_factory=dict)
-    chance: dict[str, Tensor] = field(default_factory=dict)  # states of torch's generators
-    running: Running = field(default_factory=Running)  # of this epoch
+    generators: dict[str, Tensor] = field(default_factory=dict)  # states of torch's
+    running: RunningScore = field(default_factory=RunningScore)  # of this epoch
 
     def spent(self) -> float:
         """Seconds that the lesson took so far."""

@@ -109,7 +109,7 @@ def test_a_step_of_rcl_is_the_packages(task: int, monkeypatch: pytest.MonkeyPatc
     # Shares at the borders meet the clamp; a mean far from ½ shows which label has which weight.
     share = torch.tensor([0, 0, 0, 0, 0, 0, 1, 1, 0.1, 0.3, 0.5, 0.7], dtype=torch.float64)
     partner = torch.randperm(12)
-    values = {"mix_weight": 0.4, "spread_weight": 0.7, "radius": 0.2}
+    values = {"mix_weight": 0.4, "ua_weight": 0.7, "radius": 0.2}
     method, projectors = RCL(ours, features="separate", **values), None
     if task:
         bases = random_bases(ours)

@@ -41,7 +41,7 @@ def test_two_runs_of_one_seed_agree_and_two_seeds_do_not(tmp_path: Path) -> None
 
 
 def test_values_reach_the_method_and_the_plan(tmp_path: Path) -> None:
-    words = ["--set", "mix_weight=0.3", "--set", "noise_cap=none", "--plan", "epochs=1", "--net", "mlp", "--json"]
+    words = ["--set", "mix_weight=0.3", "--set", "phi_cap=none", "--plan", "epochs=1", "--net", "mlp", "--json"]
     words += ["--memory-budget", "20KB"]
     record = json.loads(perdure("run", "rcl", "synthetic", *words, cwd=tmp_path).stdout)
     assert record["values"]["mix_weight"] == 0.3

@@ -9,15 +9,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from perdure.methods import rcl
+from perdure.methods import dfgp, rcl
 from perdure.methods.dfgp import DFGP
 from perdure.methods.gpm import GPM
-from perdure.methods.rcl import RCL, Climb
-from perdure.ops.algebra import add, ascent, grad
+from perdure.methods.rcl import RCL
+from perdure.ops.gradients import add, ascent_grad, grad, norm, perturb
 from perdure.ops.losses import cross_entropy, released_mixed_cross_entropy
 from perdure.ops.mixup import Mixing
-from perdure.ops.uphill import Nearby, Uphill
-from perdure.types import Batch, Gradient
+from perdure.types import Batch, Gradient, Weights
 
 from .golden import (
     CHANGE,
@@ -95,7 +94,7 @@ def step(name: str, task: int, precision: str = "f64") -> Step:
 
     chosen = {key: values[key] for key in ("mix_weight", "radius")}
     if kind == "rcl":
-        method = RCL(net, **chosen, spread_weight=values["spread_weight"], noise_range=0.0)
+        method = RCL(net, **chosen, ua_weight=values["spread_weight"], phi_init=0.0)
     else:
         method = DFGP(net, **chosen) if kind == "dfgp" else GPM(net)
     if task > 1:
@@ -127,10 +126,34 @@ def remember(method: GPM, values: Mapping[str, Any], dtype: torch.dtype) -> None
         method.memory[name] = tensor(ortho(rs, width, size), dtype)
 
 
-def descend(it: Step, climb: Climb) -> tuple[Tensor, Gradient]:
-    weights = climb.nearby.leaves()
-    loss = it.method.descent(it.batch, climb, weights)
-    return loss.detach(), grad(loss, weights)
+@dataclass(frozen=True)
+class Ascent:
+    """What the ascent computes, and where it leads."""
+
+    loss: Tensor
+    gradient: Gradient
+    weights: Weights
+    mixing: Mixing
+
+
+def ascend(it: Step, mixing: Mixing | None = None) -> Ascent:
+    """The method's own ascent, with what it passes on caught on the way."""
+    seen: dict[str, Any] = {}
+
+    def caught(loss: Tensor, weights: Mapping[str, Tensor]) -> Gradient:
+        seen["loss"], found = loss.detach(), ascent_grad(loss, weights)
+        seen["gradient"] = {name: g for name, g in found.items() if name != "share"}
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dfgp, "ascent_grad", caught)
+        weights, worst = it.method.ascend(it.batch, mixing or it.mixing)
+    return Ascent(seen["loss"], seen["gradient"], weights, worst)
+
+
+def descend(it: Step, ascent: Ascent) -> tuple[Tensor, Gradient]:
+    loss = it.method.total(it.method.losses(it.batch, ascent.weights, ascent.mixing, "descent"))
+    return loss.detach(), grad(loss, ascent.weights)
 
 
 def check_update(it: Step, raw: Mapping[str, Tensor]) -> None:
@@ -159,13 +182,13 @@ def test_robust_step(name: str, task: int, precision: str) -> None:
     it = step(name, task, precision)
     it.check("gamma_in", it.mixing.share, VALUE)
 
-    climb = it.method.climb(it.batch, it.mixing)
-    it.check("loss_ascent", climb.loss, VALUE)
-    it.check("gamma_hat", climb.mixing.share, SHARE)
-    it.check_all("ascent_grad_l2", {name: slope.norm() for name, slope in climb.uphill.whole().items()}, GRADIENT)
-    it.check("ascent_grad_global_norm", climb.uphill.length(), GRADIENT)
+    ascent = ascend(it)
+    it.check("loss_ascent", ascent.loss, VALUE)
+    it.check("gamma_hat", ascent.mixing.share, SHARE)
+    it.check_all("ascent_grad_l2", {name: norm({name: g}) for name, g in ascent.gradient.items()}, GRADIENT)
+    it.check("ascent_grad_global_norm", norm(ascent.gradient), GRADIENT)
 
-    loss, raw = descend(it, climb)
+    loss, raw = descend(it, ascent)
     it.check("loss_descent", loss, VALUE)
 
     it.method.draw = lambda n, like: it.mixing  # noqa: ARG005 — the recipe's draw in place of chance
@@ -177,9 +200,9 @@ def test_robust_step(name: str, task: int, precision: str) -> None:
 def test_features_of_a_forward_of_their_own_are_the_same_without_dropout(name: str, features: str) -> None:
     it = step(name, 1)
     it.method.features = features
-    climb = it.method.climb(it.batch, it.mixing)
-    it.check("gamma_hat", climb.mixing.share, SHARE)
-    _, raw = descend(it, climb)
+    ascent = ascend(it)
+    it.check("gamma_hat", ascent.mixing.share, SHARE)
+    _, raw = descend(it, ascent)
     it.check_all("grad_raw", raw, GRADIENT)
 
 
@@ -204,17 +227,17 @@ def trained_labels(logits: Tensor, y: Tensor, partner_y: Tensor, share: Tensor) 
     return kept * cross_entropy(logits, y) + (1 - kept) * cross_entropy(logits, partner_y)
 
 
-def one_norm_each(weights: Mapping[str, Tensor], uphill: Uphill, radius: float) -> Nearby:
-    steps = {name: ascent({name: slope}, radius)[name] for name, slope in uphill.whole().items()}
-    return Nearby(add(weights, steps), {})
+def one_norm_each(weights: Weights, gradient: Weights, radius: float) -> Weights:
+    steps = {name: radius * g / norm({name: g}) for name, g in gradient.items()}
+    return perturb(add(weights, steps), {}, radius)
 
 
 SLIPS: dict[str, tuple[str, Callable[..., Any], str]] = {
     "label weights swapped": ("released_mixed_cross_entropy", swapped_labels, "loss_ascent"),
     "label weights not detached": ("released_mixed_cross_entropy", trained_labels, "gamma_hat"),
     "worst mixture not used": ("shift", lambda share, *_: share, "loss_descent"),
-    "worst weights not used": ("worst_nearby", lambda weights, *_: Nearby(dict(weights), {}), "loss_descent"),
-    "one norm per tensor": ("worst_nearby", one_norm_each, "loss_descent"),
+    "worst weights not used": ("perturb", lambda weights, *_: perturb(weights, {}, 0.0), "loss_descent"),
+    "one norm per tensor": ("perturb", one_norm_each, "loss_descent"),
     "alignment left out": ("released_uniform_alignment", lambda z, _: z.new_zeros(()), "loss_ascent"),
 }
 
@@ -222,18 +245,18 @@ SLIPS: dict[str, tuple[str, Callable[..., Any], str]] = {
 @pytest.mark.parametrize("slip", SLIPS)
 def test_slips_are_told_apart(slip: str, monkeypatch: pytest.MonkeyPatch) -> None:
     part, wrong, key = SLIPS[slip]
-    monkeypatch.setattr(rcl, part, wrong)
+    monkeypatch.setattr(rcl if part == "released_uniform_alignment" else dfgp, part, wrong)
     it = step("rcl_alexnet", 1)
-    climb = it.method.climb(it.batch, it.mixing)
-    loss, _ = descend(it, climb)
-    found = {"loss_ascent": climb.loss, "gamma_hat": climb.mixing.share, "loss_descent": loss}
+    ascent = ascend(it)
+    loss, _ = descend(it, ascent)
+    found = {"loss_ascent": ascent.loss, "gamma_hat": ascent.mixing.share, "loss_descent": loss}
     assert it.miss(key, found[key], SHARE if key == "gamma_hat" else VALUE) > CLEARLY
 
 
 def test_another_partner_is_told_apart() -> None:
     it = step("dfgp_alexnet", 1)
     other = replace(it.mixing, partner=it.mixing.partner.roll(1))
-    assert it.miss("loss_ascent", it.method.climb(it.batch, other).loss, VALUE) > CLEARLY
+    assert it.miss("loss_ascent", ascend(it, other).loss, VALUE) > CLEARLY
 
 
 def test_a_gradient_left_unprojected_is_told_apart() -> None:

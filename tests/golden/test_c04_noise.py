@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from perdure.ops.noise import jitter, spread_weights
+from perdure.ops.phi import add_noise, train_phi
 
 from .golden import CLEARLY, DTYPES, GRADIENT, RECIPE, Case, draw, stream, tensor, weight
 
@@ -29,7 +29,7 @@ def layers(index: int, dtype: torch.dtype) -> list[tuple[Tensor, Tensor, Tensor]
 def spread(index: int, steps: int, dtype: torch.dtype) -> dict[str, Tensor]:
     found = {}
     for number, (theta, noise, scale) in enumerate(layers(index, dtype), 1):
-        kept, grown = spread_weights(theta, noise, scale, steps=steps, rate=SIZES["rate"])
+        kept, grown = train_phi(theta, noise, scale, steps=steps, rate=SIZES["rate"])
         found |= {f"theta_tilde{number}": kept, f"phi_next{number}": grown}
     return found
 
@@ -43,10 +43,10 @@ def test_weights_and_scales(precision: str, index: int) -> None:
 
 
 @pytest.mark.parametrize("index", [index for index in CONFIGURATIONS if 1 in SIZES["epochs"][index]])
-def test_jitter_is_the_first_step(index: int) -> None:
+def test_added_noise_is_the_first_step(index: int) -> None:
     case = Case("c04_phi")
     for number, (theta, noise, scale) in enumerate(layers(index, torch.float64), 1):
-        case.check(f"cfg{index}/f64/epochs1/theta_tilde{number}", jitter(theta, scale, noise), GRADIENT["f64"])
+        case.check(f"cfg{index}/f64/epochs1/theta_tilde{number}", add_noise(theta, scale, noise), GRADIENT["f64"])
 
 
 @pytest.mark.parametrize("index", CONFIGURATIONS)
@@ -55,7 +55,7 @@ def test_wrong_growth_is_told_apart(index: int) -> None:
     case, steps = Case("c04_phi"), SIZES["epochs"][index][-1]
     for number, (theta, noise, scale) in enumerate(layers(index, torch.float64), 1):
         for rate in (2 * SIZES["rate"], -SIZES["rate"]):
-            _, wrong = spread_weights(theta, noise, scale, steps=steps, rate=rate)
+            _, wrong = train_phi(theta, noise, scale, steps=steps, rate=rate)
             assert case.miss(f"cfg{index}/f64/epochs{steps}/phi_next{number}", wrong, GRADIENT["f64"]) > CLEARLY
 
 

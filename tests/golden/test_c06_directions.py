@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from perdure.ops.algebra import add
+from perdure.ops.gradients import add
 from perdure.ops.landscape import filter_normalized, layer_normalized
 
 from .golden import CLEARLY, DTYPES, GRADIENT, RECIPE, Case, draw, stream, tensor, weight

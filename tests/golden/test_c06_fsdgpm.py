@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from perdure.methods import fsdgpm
-from perdure.methods.fsdgpm import FSDGPM, Climb
+from perdure.methods.fsdgpm import FSDGPM
 from perdure.nets.network import Backbone, Network
-from perdure.ops.algebra import norm
-from perdure.types import Batch, Gradient, Lesson
+from perdure.ops.gradients import norm
+from perdure.types import Batch, Gradient, Lesson, Weights
 
 from .golden import (
     CHANGE,
@@ -133,13 +133,17 @@ class Step:
 
     def take(self, number: int, patch: pytest.MonkeyPatch) -> dict[str, dict[str, Tensor]]:
         """Everything the files keep of a step, by the kind of number it is."""
-        method, climbs, clips = self.method, [], []
+        method, points, losses_seen, clips = self.method, [], [], []
         before = {name: value.detach().clone() for name, value in method.trainable().items()}
         importance = {name: value.clone() for name, value in method.importance.items()}
 
-        def climb(*given: Any) -> Climb:
-            climbs.append(FSDGPM.climb(method, *given))
-            return climbs[-1]
+        def ascend(*given: Any) -> Weights:
+            points.append(FSDGPM.ascend(method, *given))
+            return points[-1]
+
+        def losses_uphill(*given: Any) -> list[Tensor]:
+            losses_seen.extend(FSDGPM.losses_uphill(method, *given))
+            return losses_seen
 
         def clip(gradient: Gradient, limit: float) -> Gradient:
             if gradient:
@@ -149,13 +153,14 @@ class Step:
 
         original = fsdgpm.clip
         with patch.context() as context:
-            context.setattr(method, "climb", climb)
+            context.setattr(method, "ascend", ascend)
+            context.setattr(method, "losses_uphill", losses_uphill)
             context.setattr(fsdgpm, "clip", clip)
             attached = method.attached
             gradient = method.gradient(self.batches[number - 1])
         changes = {
-            f"fast_delta{place}": {name: value - before[name] for name, value in point.whole().items()}
-            for place, point in enumerate(climbs[0].points, 1)
+            f"fast_delta{place}": {name: value - before[name] for name, value in point.items()}
+            for place, point in enumerate(points, 1)
         }
         for name, parameter in method.trainable().items():
             parameter.grad = gradient.get(name)
@@ -164,7 +169,7 @@ class Step:
         slopes = {"grad_final": gradient}
         if importance:
             slopes["grad_clipped"] = clips[0][1]
-        losses = torch.stack(climbs[0].losses).detach()
+        losses = torch.stack(losses_seen).detach()
         values = {"meta_losses": losses, "loss": losses.mean(), "clip_norms": torch.stack([size for size, _ in clips])}
         values["running_mean"] = method.net.backbone.bn2.running_mean.clone()
         values["running_var"] = method.net.backbone.bn2.running_var.clone()
@@ -173,7 +178,7 @@ class Step:
             soft[f"lambda{place}"] = method.importance[name]
             if attached:
                 soft[f"lambda_grad{place}"] = clips[1][1][name]
-                soft[f"lambda_after_sgd{place}"] = old - SIZES["fsdgpm_eta2"] * method.speed[name]
+                soft[f"lambda_after_sgd{place}"] = old - SIZES["fsdgpm_eta2"] * method.velocity[name]
         return {"change": spread(changes), "gradient": spread(slopes) | soft, "value": values}
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from perdure.methods import trgp
 from perdure.methods.trgp import TRGP
 from perdure.nets.network import Backbone, Network
-from perdure.ops.algebra import grad
+from perdure.ops.gradients import grad
 from perdure.ops.subspace import extend
 from perdure.ops.trust_region import joint_space, length_inside, related, scaled
 from perdure.types import Batch, Lesson, Part, Split
@@ -247,7 +247,7 @@ def test_unscaled_weights_and_an_unprojected_gradient_are_told_apart(monkeypatch
     for layer, name in method.net.weight_names().items():
         assert case.miss(f"f64/delta/{layer}", -SIZES["step_rate"] * projected[name], CHANGE["f64"]) <= 1
         assert case.miss(f"f64/delta/{layer}", -SIZES["step_rate"] * raw[name], CHANGE["f64"]) > CLEARLY
-    monkeypatch.setattr(trgp, "scaled", lambda weight, _: weight)
+    monkeypatch.setattr(trgp, "scaled_by_inputs", lambda weight, _: weight)
     assert case.miss("f64/loss", method.loss(batch), VALUE["f64"]) > CLEARLY
     unscaled = grad(method.loss(batch), method.trainable())[library_name("conv1")]
     assert case.miss("f64/grad_raw/conv1", unscaled, GRADIENT["f64"]) > CLEARLY

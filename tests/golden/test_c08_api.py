@@ -8,9 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from perdure.memory.gradient_memory import DualMemory
 from perdure.methods.api import API
 from perdure.nets.network import Backbone, Network
-from perdure.ops.dual_gpm import Dual, DualMemory, project_dual
+from perdure.ops.dual_gpm import Dual, project_dual
 from perdure.ops.expansion import effective, expansion, patch_norms, retain_ratio, transform
 
 from .golden import (
@@ -92,7 +93,7 @@ def test_new_inputs_taken_as_used_are_told_apart(monkeypatch: pytest.MonkeyPatch
     """A "retain" basis padded with zeros alone would keep the new columns from learning."""
     pad = F.pad
     monkeypatch.setattr(
-        "perdure.ops.dual_gpm.widen", lambda dual, rows: Dual(dual.kind, pad(dual.basis, (0, 0, 0, rows)))
+        "perdure.memory.gradient_memory.widen", lambda dual, rows: Dual(dual.kind, pad(dual.basis, (0, 0, 0, rows)))
     )
     case, memory, missed = Case("c08_api_dualgpm"), DualMemory(), []
     for task in range(1, len(case["thresholds"]) + 1):
@@ -139,8 +140,8 @@ def grown_method(dtype: torch.dtype) -> tuple[API, list[Tensor]]:
     for number, (gradient, count, dual) in enumerate(zip(gradients, old, duals, strict=True), 1):
         method.memory.put(f"layer{number}", dual)
         if (new := gradient.shape[1] - count) > 0:
-            method.grown[f"layer{number}.1"] = torch.zeros_like(gradient[:, count:])
-            method.transforms[f"layer{number}.1"] = torch.zeros(count, new, dtype=dtype)
+            method.grown[f"layer{number}/1"] = torch.zeros_like(gradient[:, count:])
+            method.transforms[f"layer{number}/1"] = torch.zeros(count, new, dtype=dtype)
             method.memory.widen(f"layer{number}", new * gradient[0, 0].numel())
     return method, gradients
 
@@ -152,7 +153,7 @@ def test_projection(precision: str) -> None:
     for number, (gradient, old) in enumerate(zip(gradients, SIZES["old_inputs"], strict=True), 1):
         raw[f"backbone.layer{number}.weight"] = gradient[:, :old]
         if gradient.shape[1] > old:
-            raw[f"grown.layer{number}.1"] = gradient[:, old:]
+            raw[f"grown.layer{number}/1"] = gradient[:, old:]
     found = method.project(raw)
     assert not [name for name in found if "norm" in name]
 
@@ -232,8 +233,8 @@ def test_weights_of_each_task(precision: str) -> None:
         with torch.no_grad():
             method.net.get_parameter(f"backbone.layer{number}.weight").copy_(first)
         for task, (columns, phi) in reversed(list(enumerate(zip(grown, transforms[name], strict=True), 1))):
-            method.grown[f"layer{number}.{task}"] = columns  # stored in no order
-            method.transforms[f"layer{number}.{task}"] = phi
+            method.grown[f"layer{number}/{task}"] = columns  # stored in no order
+            method.transforms[f"layer{number}/{task}"] = phi
 
     latest = max(map(len, transforms.values()))
     for task in range(latest + 1):

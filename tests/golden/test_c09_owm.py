@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from perdure.methods.owm import OWM
 from perdure.nets.network import Backbone, Network
-from perdure.ops.algebra import grad, norm
+from perdure.ops.gradients import grad, norm, project
 from perdure.ops.rls import update
 from perdure.types import Batch, Lesson, Part, Split
 
@@ -71,7 +71,7 @@ def two(precision: str = "f64", **values: object) -> tuple[OWM, list[Batch]]:
     size = SIZES["batch"]
     batches = [Batch(x[start : start + size], y[start : start + size], 0) for start in range(0, len(y), size)]
     method.begin(lesson)
-    method.epoch(SIZES["epoch"], SIZES["epochs"], 1.0)
+    method.begin_epoch(SIZES["epoch"], SIZES["epochs"], 1.0)
     return method, batches
 
 
@@ -92,7 +92,7 @@ def test_two_steps(precision: str) -> None:
         clipped = method.gradient(batch)
         projectors = {PROJECTORS[layer]: projector for layer, projector in method.projectors.items()}
         case.check_all(f"{where}/", projectors, GRADIENT[precision], complete=False)
-        projected = method.project(raw)
+        projected = project(raw, method.projections())
         case.check_all(f"{where}/grad_proj/", by_layer(projected), GRADIENT[precision])
         case.check(f"{where}/clip_norm", norm(projected), VALUE[precision])
         for name, slope in clipped.items():
@@ -131,20 +131,20 @@ def miss(step: int, method: OWM) -> float:
 
 def test_slips_are_told_apart() -> None:
     right, (first, _) = two()
-    right.see({"c1": first.x})
+    right.update_projectors({"c1": first.x})
     assert miss(1, right) <= 1
 
     own_stride, _ = two(patch_stride=None)
-    own_stride.see({"c1": first.x})
+    own_stride.update_projectors({"c1": first.x})
     assert miss(1, own_stride) > CLEARLY
 
     later, _ = two()
-    later.epoch(SIZES["epoch"] + 1, SIZES["epochs"], 1.0)
-    later.see({"c1": first.x})
+    later.begin_epoch(SIZES["epoch"] + 1, SIZES["epochs"], 1.0)
+    later.update_projectors({"c1": first.x})
     assert miss(1, later) > CLEARLY
 
     one_image, _ = two()
-    one_image.see({"c1": first.x[:1]})
+    one_image.update_projectors({"c1": first.x[:1]})
     assert miss(1, one_image) > CLEARLY
 
 
@@ -152,9 +152,9 @@ def test_a_regularizer_that_falls_from_epoch_to_epoch_only_is_told_apart() -> No
     misses = []
     for counted in (True, False):
         method, (first, second) = two()
-        method.see({"c1": first.x})
+        method.update_projectors({"c1": first.x})
         method.seen = len(first) if counted else 0
-        method.see({"c1": second.x})
+        method.update_projectors({"c1": second.x})
         misses.append(miss(2, method))
     assert misses[0] <= 1
     assert misses[1] > CLEARLY
@@ -163,5 +163,5 @@ def test_a_regularizer_that_falls_from_epoch_to_epoch_only_is_told_apart() -> No
 def test_a_gradient_through_the_projectors_of_before_is_told_apart() -> None:
     method, (first, _) = two()
     raw = grad(method.loss(first), method.trainable())
-    before = method.project(raw)["backbone.c1.weight"]  # the projectors have seen nothing yet
+    before = project(raw, method.projections())["backbone.c1.weight"]  # the projectors have seen nothing yet
     assert Case("c09_owm").miss("f64/step1/grad_proj/c1", before, GRADIENT["f64"]) > CLEARLY

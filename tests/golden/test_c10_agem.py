@@ -7,12 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from perdure.memory.replay_buffer import yield_to
-from perdure.methods.agem import AGEM
+from perdure.methods.agem import AGEM, agem_project
 from perdure.methods.method import Method
 from perdure.nets.mlp import MLP
 from perdure.nets.network import Network
-from perdure.ops.algebra import dot
+from perdure.ops.gradients import dot
 from perdure.types import Batch
 
 from .golden import CLEARLY, DTYPES, GRADIENT, RECIPE, VALUE, Case, draw, stream, tensor
@@ -44,7 +43,7 @@ def test_rule(kind: str, precision: str) -> None:
     assert case.names(f"{precision}/") == {f"{kind}/{fact}" for kind in MIX for fact in ("dot", "result")}
     gradient, reference = map(cut, vectors(kind, precision))
     case.check(f"{precision}/{kind}/dot", dot(gradient, reference), VALUE[precision])
-    case.check(f"{precision}/{kind}/result", joined(yield_to(gradient, reference)[0]), GRADIENT[precision])
+    case.check(f"{precision}/{kind}/result", joined(agem_project(gradient, reference)[0]), GRADIENT[precision])
 
 
 @pytest.mark.parametrize("kind", MIX)
@@ -62,8 +61,8 @@ def test_other_rules_are_told_apart() -> None:
     """One decision and one share per weight; the gradient left as it is; projected on the wrong vector."""
     case, (g, r) = Case("c10_agem"), vectors("conflict", "f64")
     parts = zip(cut(g).items(), cut(r).items(), strict=True)
-    each = {name: yield_to({name: mine}, {name: theirs})[0][name] for (name, mine), (_, theirs) in parts}
-    for wrong in (joined(each), g, yield_to({"w": r}, {"w": g})[0]["w"]):
+    each = {name: agem_project({name: mine}, {name: theirs})[0][name] for (name, mine), (_, theirs) in parts}
+    for wrong in (joined(each), g, agem_project({"w": r}, {"w": g})[0]["w"]):
         assert case.miss("f64/conflict/result", wrong, GRADIENT["f64"]) > CLEARLY
     g, r = vectors("agree", "f64")
     always = g - (g @ r) / (r @ r) * r

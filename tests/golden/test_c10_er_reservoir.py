@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from perdure.memory.replay_buffer import ReservoirBuffer, place
+from perdure.memory.replay_buffer import ReservoirBuffer, reservoir_slot
 from perdure.types import Batch
 
 from .golden import RECIPE, Case, stream
@@ -22,7 +22,7 @@ def fill(draw: Callable[[int], int], late: int = 0) -> list[int]:
     """`late` makes the draw reach further than the items seen: a slip."""
     slots: dict[int, int] = {}
     for item in range(LENGTH):
-        slot = place(item, CAPACITY, lambda n: draw(n + late))
+        slot = reservoir_slot(item, CAPACITY, lambda n: draw(n + late))
         if slot is not None:
             slots[slot] = item
     return [slots[slot] for slot in sorted(slots)]

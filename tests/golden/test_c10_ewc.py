@@ -12,8 +12,8 @@ from torch import Tensor
 from perdure.methods.ewc import EWC
 from perdure.nets.mlp import MLP
 from perdure.nets.network import Network
-from perdure.ops.algebra import grad
-from perdure.ops.fisher import diagonal_fisher, merge, quadratic_penalty
+from perdure.ops.fisher import diagonal_fisher, merge
+from perdure.ops.gradients import grad
 from perdure.types import Batch, Lesson, Part, Split
 
 from .golden import CLEARLY, DTYPES, GRADIENT, RECIPE, VALUE, Bound, Case, draw, stream, tensor, weight
@@ -50,6 +50,13 @@ class Recipe:
 def consecutive(split: Split, size: int) -> Iterator[tuple[Tensor, Tensor]]:
     """The recipe's batches: in the order of the data, and no tail joins another."""
     return (split.take(slice(start, start + size)) for start in range(0, len(split), size))
+
+
+def quadratic_penalty(
+    weights: Mapping[str, Tensor], anchor: Mapping[str, Tensor], fisher: Mapping[str, Tensor]
+) -> Tensor:
+    """½ Σ F (θ − θ*)², of which the method takes the gradient in closed form."""
+    return sum((f * (weights[name] - anchor[name]).square()).sum() for name, f in fisher.items()) / 2
 
 
 def loss(weights: Mapping[str, Tensor], x: Tensor, y: Tensor, head: str) -> Tensor:

@@ -21,7 +21,7 @@ epochs = 7
 [values.rcl]
 mix_weight = [0.01, 0.1]
 radius = 0.2
-noise_cap = "none"
+phi_cap = "none"
 [network]
 six = "mlp"
 [settings.synthetic]
@@ -55,7 +55,7 @@ def test_a_grid_is_all_combinations(file: Path) -> None:
     assert {run.network for run in runs if run.benchmark == "synthetic"} == {"alexnet-slim"}
     assert {run.settings.get("classes") for run in runs} == {4, None}
     assert {run.values["radius"] for run in runs if run.method == "rcl"} == {0.2}
-    assert {run.values["noise_cap"] for run in runs if run.method == "rcl"} == {None}
+    assert {run.values["phi_cap"] for run in runs if run.method == "rcl"} == {None}
     assert specs(study) == runs
 
 
@@ -177,13 +177,13 @@ def test_table1_has_the_cells_of_the_paper() -> None:
 
 def test_sweeps_have_the_values_of_the_paper() -> None:
     printed = json.loads((Path(__file__).parent.parent / "golden/vectors/paper_tables.json").read_text("utf-8"))
-    kappa = [run.values["spread_weight"] for run in specs(read("kappa")) if run.seed == 1]
-    phi = [run.values["noise_range"] for run in specs(read("phi")) if run.seed == 1]
+    kappa = [run.values["ua_weight"] for run in specs(read("kappa")) if run.seed == 1]
+    phi = [run.values["phi_init"] for run in specs(read("phi")) if run.seed == 1]
     assert kappa == printed["kappa_sensitivity_CIFAR100"]["kappa"]
     assert phi == printed["phi_sensitivity_CIFAR100"]["phi"]
     assert sorted({run.seed for run in specs(read("seeds"))}) == printed["seeds_CIFAR100"]["seeds"]
     rows = [
-        (run.values["noise_range"], run.values["spread_weight"], run.values["spread_in"])
+        (run.values["phi_init"], run.values["ua_weight"], run.values["ua_in"])
         for run in specs(read("ablation"))
         if (run.seed, run.benchmark) == (1, "cifar100")
     ]

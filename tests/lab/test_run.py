@@ -12,7 +12,7 @@ from perdure import registry
 from perdure.errors import PerdureError, UnknownName, UsageError, WrongValue
 from perdure.lab.build import build, open_stream
 from perdure.lab.run import run
-from perdure.lab.spec import assignments, preset, presets, spec
+from perdure.lab.spec import RunSpec, assignments, preset, presets, spec
 from perdure.lab.store import write, write_json
 from perdure.schema import checked, values_of
 from perdure.train.plan import Plan
@@ -91,6 +91,15 @@ def test_finished_runs_of_earlier_versions_are_found(benchmark: str, rcl: str, g
     assert spec("gpm", benchmark).digest("data") == gpm
 
 
+def test_values_go_by_their_first_names_too() -> None:
+    now = spec("rcl", "six", values={"ua_weight": 0.5, "phi_init": 0.0})
+    assert now == spec("rcl", "six", values={"spread_weight": 0.5, "noise_range": 0.0})
+    assert RunSpec.from_plain(json.loads(json.dumps(now.plain()))) == now
+    assert RunSpec.from_plain(json.loads(json.dumps(now.first_plain()))) == now
+    with pytest.raises(WrongValue, match="given twice"):
+        spec("rcl", "six", values={"ua_weight": 0.5, "spread_weight": 0.5})
+
+
 def test_plan_options_go_by_habitual_names() -> None:
     plain = spec("rcl", "six", plan={"rate": 0.2, "batch": 8, "epochs": 3, "schedule": "linear"})
     assert plain == spec("rcl", "six", plan={"lr": "0.2", "bs": 8, "epoch": 3, "sched": "linear"})
@@ -118,7 +127,7 @@ def test_presets_have_the_published_values() -> None:
     }
     assert list(thresholds.values()) == [0.97, 0.95, 0.94, 0.965, 0.95, 0.95, 0.985, 0.97, 0.97]
     assert preset("five", "rcl").values["concentration"][0] == 1.0
-    assert preset("miniimagenet", "rcl").values["noise_range"][0] == 1e-11
+    assert preset("miniimagenet", "rcl").values["phi_init"][0] == 1e-11
     assert [preset(b, "rcl").plan["patience"][0] for b in ("cifar100", "five", "miniimagenet")] == [6, 5, 5]
 
 

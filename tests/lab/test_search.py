@@ -7,7 +7,7 @@ import pytest
 import perdure
 from perdure.errors import PerdureError, RunLocked, UnknownName, UsageError, WrongValue
 from perdure.lab import search as lab
-from perdure.lab.execute.job import Event, work
+from perdure.lab.execute.job import Event, run_job
 from perdure.lab.run import run
 from perdure.lab.search import Range, Trial, make_search, parse_range, read_trials
 from perdure.lab.spec import spec
@@ -27,7 +27,7 @@ class Here:
                 raise KeyboardInterrupt
             self.done += 1
             told = []
-            work(job, lambda kind, facts, told=told: told.append((kind, facts)))
+            run_job(job, lambda kind, facts, told=told: told.append((kind, facts)))
             yield from (Event(number, kind, facts) for kind, facts in told)
 
     def stop(self):
@@ -71,7 +71,7 @@ def search(monkeypatch):
         ("bs=16..32", Range("plan.batch", 16, 32, whole=True)),
         ("plan.batch=16,32", Range("plan.batch", choices=("16", "32"))),
         ("variant=released,paper", Range("variant", choices=("released", "paper"))),
-        ("noise_cap=0.1..1", Range("noise_cap", 0.1, 1)),
+        ("phi_cap=0.1..1", Range("phi_cap", 0.1, 1)),
     ],
 )
 def test_spaces(text, found):
@@ -103,7 +103,7 @@ def test_searches_asked_wrongly_fail_before_anything_runs(space):
         make_search("gpm", "synthetic", space, [1])
 
 
-@pytest.mark.parametrize("space", ["spread_in=both,nonsense", "samples=10..20.5", "plan.batch=16,0"])
+@pytest.mark.parametrize("space", ["ua_in=both,nonsense", "samples=10..20.5", "plan.batch=16,0"])
 def test_every_choice_and_both_ends_are_checked_before_anything_runs(space):
     with pytest.raises(WrongValue, match="is not allowed"):
         make_search("rcl", "synthetic", ["radius=0.01..0.5", space], [1])

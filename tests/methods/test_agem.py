@@ -10,7 +10,7 @@ from perdure.methods.finetune import FineTune
 from perdure.methods.method import Method
 from perdure.nets.mlp import MLP
 from perdure.nets.network import Network
-from perdure.ops.algebra import dot, grad, norm
+from perdure.ops.gradients import dot, grad, norm
 from perdure.train.fit import fit
 from perdure.train.plan import Plan
 from perdure.types import Batch, Stream

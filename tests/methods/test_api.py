@@ -114,7 +114,7 @@ def test_new_columns_and_transforms_are_free(fresh_net: Fresh, stream: Stream) -
     method.net.add_head(3)
     method.begin(lessons[2])
     growths = [name for layer in method.net.weight_names() for name in method.growths(layer)]
-    newest = [name for name in growths if name.endswith(".2")]
+    newest = [name for name in growths if name.endswith("/2")]
     added = {f"grown.{name}" for name in growths} | {f"transforms.{name}" for name in newest}
     assert set(method.trainable()) == set(dict(method.net.named_parameters())) | added
     torch.manual_seed(0)
@@ -213,7 +213,7 @@ def test_several_tasks_at_once_share_their_growth(fresh_net: Fresh, stream: Stre
     first, second, third = method.lessons(stream)
     fit(method, first, PLAN, seed=1)
     fit(method, Lesson(1, second.parts + third.parts), PLAN, seed=1)
-    assert all(method.growths(layer) == [f"{layer}.1"] for layer in method.net.weight_names())
+    assert all(method.growths(layer) == [f"{layer}/1"] for layer in method.net.weight_names())
     assert all(torch.equal(weight, method.weights(2)[name]) for name, weight in method.weights(1).items())
 
 

@@ -12,7 +12,7 @@ from perdure.methods.finetune import FineTune
 from perdure.methods.method import Method
 from perdure.nets.mlp import MLP
 from perdure.nets.network import Network
-from perdure.ops.algebra import norm
+from perdure.ops.gradients import norm
 from perdure.train.evaluate import evaluate
 from perdure.train.fit import fit
 from perdure.train.plan import Plan
@@ -77,11 +77,11 @@ def test_a_batch_is_kept_after_its_gradient(stream: Stream) -> None:
     method.net.add_head(3)
     plain.net.load_state_dict(method.net.state_dict())
     batch = lesson.sample(10)
-    method.epoch(0, 2, 1.0)
+    method.begin_epoch(0, 2, 1.0)
     found, expected = method.gradient(batch), plain.gradient(batch)
     assert all(torch.equal(found[name], slope) for name, slope in expected.items())
     assert method.memory.held == 10
-    method.epoch(1, 2, 1.0)
+    method.begin_epoch(1, 2, 1.0)
     method.gradient(lesson.sample(10))
     assert method.memory.held == 10
 

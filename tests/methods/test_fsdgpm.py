@@ -7,12 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from perdure.methods.fsdgpm import FSDGPM, pieces
+from perdure.methods.fsdgpm import FSDGPM, split
 from perdure.nets.mlp import MLP
 from perdure.nets.network import Network
-from perdure.ops.algebra import grad, norm
+from perdure.ops.gradients import ascent_grad, grad, norm
 from perdure.ops.subspace import extend
-from perdure.ops.uphill import Thinning
 from perdure.train.fit import fit
 from perdure.train.plan import Plan
 from perdure.types import Batch, Lesson, Stream
@@ -35,7 +34,9 @@ def second_task(method: FSDGPM, stream: Stream) -> Batch:
 def climbed(method: FSDGPM, batch: Batch) -> dict[str, Tensor]:
     """How far the first piece takes each weight uphill."""
     weights = method.trainable()
-    point = method.climb(batch, batch, Thinning(weights), dict(method.importance.items())).points[0].whole()
+    piece = split(batch, method.pieces)[0]
+    uphill = ascent_grad(method.loss(piece, weights), weights, method.second_order)
+    point = method.ascend(weights, uphill, dict(method.importance.items()))
     return {name: (point[name] - weight).detach() for name, weight in weights.items()}
 
 
@@ -91,11 +92,11 @@ def test_second_order_terms_matter_and_can_be_left_out(fresh_net: Fresh, stream:
 def test_a_batch_is_cut_evenly_but_never_into_single_images() -> None:
     x = torch.arange(7.0).view(-1, 1, 1, 1)
     for size, count, sizes in ((7, 2, [4, 3]), (6, 3, [2, 2, 2]), (3, 2, [3]), (2, 2, [2]), (1, 2, [1]), (5, 1, [5])):
-        found = pieces(Batch(x[:size], torch.arange(size), 4), count)
+        found = split(Batch(x[:size], torch.arange(size), 4), count)
         assert [len(piece) for piece in found] == sizes
         assert torch.equal(torch.cat([piece.x for piece in found]), x[:size])
         assert {piece.task for piece in found} == {4}
-    mixed = pieces(Batch(x, torch.arange(7), torch.tensor([0, 0, 1, 1, 2, 2, 2])), 2)
+    mixed = split(Batch(x, torch.arange(7), torch.tensor([0, 0, 1, 1, 2, 2, 2])), 2)
     assert [piece.task.tolist() for piece in mixed] == [[0, 0, 1, 1], [2, 2, 2]]
 
 
@@ -107,10 +108,10 @@ def test_the_gradients_of_weights_and_importance_are_clipped_apart(fresh_net: Fr
     method = FSDGPM(fresh_net(), limit=0.01)
     gradient = method.gradient(second_task(method, stream))
     assert 1e-3 < float(norm(gradient)) <= 0.01
-    method.speed.clear()
+    method.velocity.clear()
     method.learn_importance({name: torch.ones_like(part) for name, part in method.importance.items()})
-    assert float(norm(dict(method.speed.items()))) == pytest.approx(0.01, rel=1e-4)
-    assert len({float(part[0]) for _, part in method.speed.items()}) == 1  # one norm over all layers
+    assert float(norm(dict(method.velocity.items()))) == pytest.approx(0.01, rel=1e-4)
+    assert len({float(part[0]) for _, part in method.velocity.items()}) == 1  # one norm over all layers
 
 
 def test_momentum_of_the_importance_follows_torch(fresh_net: Fresh, stream: Stream) -> None:
@@ -144,15 +145,15 @@ def test_the_released_importance_moves_once_until_the_rate_drops(
         method.learn_importance(slopes)
         return not torch.equal(method.importance[layer], torch.sigmoid(10 * before))
 
-    method.epoch(0, 5, 1.0)
+    method.begin_epoch(0, 5, 1.0)
     assert [moves(), moves(), moves()] == [True, variant == "intended", variant == "intended"]
-    method.epoch(1, 5, 1.0)  # the rate is as before
+    method.begin_epoch(1, 5, 1.0)  # the rate is as before
     assert moves() == (variant == "intended")
-    speed = method.speed[layer].clone()
-    method.epoch(2, 5, 0.5)
+    speed = method.velocity[layer].clone()
+    method.begin_epoch(2, 5, 0.5)
     assert moves()
     if variant == "released":
-        assert torch.equal(method.speed[layer], method.speed[layer].new_full(speed.shape, float(speed[0])))
+        assert torch.equal(method.velocity[layer], method.velocity[layer].new_full(speed.shape, float(speed[0])))
         assert not moves()
 
 
@@ -162,12 +163,12 @@ def test_both_rates_follow_that_of_the_weights(fresh_net: Fresh, stream: Stream)
     full = climbed(method, batch)
     slopes = {name: torch.full_like(part, 0.01) for name, part in method.importance.items()}
     layer = next(iter(slopes))
-    method.epoch(1, 10, 0.25)
+    method.begin_epoch(1, 10, 0.25)
     quarter = climbed(method, batch)
     assert all(torch.allclose(quarter[name], 0.25 * step) for name, step in full.items())
     method.learn_importance(slopes)
     step = 1 - torch.logit(method.importance[layer]) / 10
-    assert torch.allclose(step, 0.25 * 0.1 * method.speed[layer], rtol=1e-6)
+    assert torch.allclose(step, 0.25 * 0.1 * method.velocity[layer], rtol=1e-6)
 
 
 def doubled(task):  # type: ignore[no-untyped-def]
@@ -241,7 +242,9 @@ def test_new_images_and_old_ones_share_one_forward(
     batch = second_task(method, stream)
     seen: list[tuple[int, object]] = []
     forward = method.forward
-    monkeypatch.setattr(method, "forward", lambda x, task, *more: seen.append((len(x), task)) or forward(x, task, *more))
+    monkeypatch.setattr(
+        method, "forward", lambda x, task, *more: seen.append((len(x), task)) or forward(x, task, *more)
+    )
     method.gradient(batch)
     assert [size for size, _ in seen] == [8, 32, 8, 32]
     assert [task for size, task in seen if size == 8] == [1, 1]

@@ -15,7 +15,7 @@ from perdure.nets.alexnet import AlexNet
 from perdure.nets.mlp import MLP
 from perdure.nets.network import Backbone, Network
 from perdure.nets.resnet18 import ResNet18
-from perdure.ops.algebra import grad, norm
+from perdure.ops.gradients import grad, norm, project
 from perdure.train.evaluate import evaluate
 from perdure.train.fit import fit
 from perdure.train.learn import learn
@@ -144,12 +144,12 @@ def test_one_forward_gives_gradient_and_inputs(stream: Stream) -> None:
 def test_a_step_hardly_touches_what_was_just_seen(fresh_net: Fresh, stream: Stream) -> None:
     method = OWM(fresh_net(), clip=1e6)
     lesson = begun(method, stream)
-    method.epoch(9, 10, 1.0)
+    method.begin_epoch(9, 10, 1.0)
     batch = lesson.sample(16)
     loss, inputs = method.meet(batch)
     raw = grad(loss, method.trainable())
-    method.see(inputs)
-    projected = method.project(raw)
+    method.update_projectors(inputs)
+    projected = project(raw, method.projections())
     for layer, name in method.net.weight_names().items():
         mean = method.patches(inputs[layer].mean(0, keepdim=True), method.net.backbone.layers()[layer])
         before, after = ((slope[name].flatten(1) @ mean).norm() for slope in (raw, projected))

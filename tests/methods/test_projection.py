@@ -16,7 +16,6 @@ from perdure.methods.rcl import RCL
 from perdure.nets.mlp import MLP
 from perdure.nets.network import Network
 from perdure.nets.resnet18 import ResNet18
-from perdure.ops.shield import Shield
 from perdure.train.fit import fit
 from perdure.train.plan import Plan
 from perdure.train.state import Learned
@@ -47,10 +46,9 @@ def test_responses_to_stored_directions_stay_and_change_without_projection(
     maker: type[GPM], fresh_net: Callable[[], Network], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = six(seed=1, tasks=2)
-    values = {"noise_range": 0.0} if maker is RCL else {}
+    values = {"phi_init": 0.0} if maker is RCL else {}
     assert worst_change(maker(fresh_net(), threshold=0.95, **values), stream) < 1e-5
-    monkeypatch.setattr(maker, "project", lambda _self, gradient, _done: gradient)
-    monkeypatch.setattr(maker, "shield", lambda _self, weights: Shield(weights, {}))
+    monkeypatch.setattr(maker, "projections", lambda _self: {})
     assert worst_change(maker(fresh_net(), threshold=0.95, **values), stream) > 1e-2
 
 
@@ -99,7 +97,7 @@ def test_paper_variant_reaches_the_threshold_on_the_first_task(
 
 
 def rcl_gradient(net: Network, batch: Batch, **values: object) -> dict[str, torch.Tensor]:
-    return seeded_gradient(RCL(net, noise_range=0.0, **values), batch)
+    return seeded_gradient(RCL(net, phi_init=0.0, **values), batch)
 
 
 def seeded_gradient(method: GPM, batch: Batch) -> dict[str, torch.Tensor]:
@@ -119,9 +117,9 @@ def test_every_value_of_rcl_changes_its_gradient(fresh_net: Callable[[], Network
     assert difference(plain, rcl_gradient(fresh_net(), batch)) == 0
     for values in (
         {"mix_weight": 0.5},
-        {"spread_weight": 0.0},
-        {"spread_in": "descent"},
-        {"spread_in": "ascent"},
+        {"ua_weight": 0.0},
+        {"ua_in": "descent"},
+        {"ua_in": "ascent"},
         {"radius": 0.2},
         {"concentration": 1.0},
         {"variant": "paper"},
@@ -134,17 +132,17 @@ def test_every_value_of_rcl_changes_its_gradient(fresh_net: Callable[[], Network
 def test_dfgp_is_rcl_without_its_additions(fresh_net: Callable[[], Network], stream: Stream) -> None:
     batch = next(iter(GPM(fresh_net()).lessons(stream))).sample(12)
     dfgp = seeded_gradient(DFGP(fresh_net()), batch)
-    assert difference(dfgp, rcl_gradient(fresh_net(), batch, spread_weight=0.0)) == 0
+    assert difference(dfgp, rcl_gradient(fresh_net(), batch, ua_weight=0.0)) == 0
 
 
 def test_noise_stage_rewrites_small_layers_unless_capped(fresh_net: Callable[[], Network], stream: Stream) -> None:
     lesson = next(iter(GPM(fresh_net()).lessons(stream)))
     torch.manual_seed(0)
-    free, capped = RCL(fresh_net()), RCL(fresh_net(), noise_cap=0.05)
+    free, capped = RCL(fresh_net()), RCL(fresh_net(), phi_cap=0.05)
     free.begin(lesson)
     capped.begin(lesson)
-    assert free.facts()["noise_ratio"]["conv1"] > 1
-    assert capped.facts()["noise_ratio"] == pytest.approx(dict.fromkeys(capped.net.backbone.layers(), 0.05), rel=1e-3)
+    assert free.facts()["phi_ratio"]["conv1"] > 1
+    assert capped.facts()["phi_ratio"] == pytest.approx(dict.fromkeys(capped.net.backbone.layers(), 0.05), rel=1e-3)
 
 
 # ── with a budget of bytes ──────────────────────────────────────────────────────────────────────────────────
@@ -163,7 +161,7 @@ def taught(method: GPM, stream: Stream) -> GPM:
 def test_a_budget_that_suffices_changes_no_bit(
     maker: type[GPM], fresh_net: Callable[[], Network], stream: Stream
 ) -> None:
-    values = {"noise_range": 0.0} if maker is RCL else {}
+    values = {"phi_init": 0.0} if maker is RCL else {}
     free, ample = (taught(maker(fresh_net(), budget=b, **values), stream) for b in (None, 10**9))
     assert free.state_dict().keys() == ample.state_dict().keys()
     assert all(torch.equal(tensor, ample.state_dict()[name]) for name, tensor in free.state_dict().items())
@@ -203,7 +201,7 @@ def test_rounded_directions_still_protect(fresh_net: Callable[[], Network], stre
 def test_what_a_budget_left_survives_saving(
     maker: type[GPM], fresh_net: Callable[[], Network], stream: Stream, tmp_path: Path
 ) -> None:
-    values = {"noise_steps": 5} if maker is RCL else {}
+    values = {"phi_steps": 5} if maker is RCL else {}
     method = taught(maker(fresh_net(), budget=50_000, **values), stream)
     save(tmp_path / "model", "digest", method, Learned())
     again = maker(fresh_net(), budget=50_000, **values)

@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from perdure.memory.gradient_memory import DualMemory
 from perdure.ops.dual_gpm import (
     Dual,
-    DualMemory,
     complement,
     first_dual,
     project_dual,

@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
-from perdure.ops import algebra, losses, scores
+from perdure.ops import gradients, losses, metrics
 from perdure.ops.mixup import Mixing, draw_mixing, mix, shift
-from perdure.ops.noise import spread_weights
 from perdure.ops.outliers import excess_loss, logit_gradient, weight_gradient
+from perdure.ops.phi import train_phi
 
 
 def test_uniformity_is_the_mean_over_pairs() -> None:
@@ -64,20 +64,24 @@ def test_shift_moves_by_the_radius_and_stays_within_bounds() -> None:
 
 
 def test_ascent_has_the_radius_as_its_length() -> None:
-    up = algebra.ascent({"a": torch.tensor([3.0]), "b": torch.tensor([[4.0]])}, 0.05)
-    torch.testing.assert_close(up["a"], torch.tensor([0.03]))
-    assert float(algebra.norm(up)) == pytest.approx(0.05)
-    assert float(algebra.ascent({"a": torch.zeros(2)}, 0.05)["a"].sum()) == 0
-    assert algebra.ascent({}, 0.05) == {}
+    weights = {"a": torch.tensor([1.0]), "b": torch.zeros(1, 1), "c": torch.ones(2)}
+    worst = gradients.perturb(weights, {"a": torch.tensor([3.0]), "b": torch.tensor([[4.0]])}, 0.05)
+    torch.testing.assert_close(
+        {name: w.detach() for name, w in worst.items()},
+        {"a": torch.tensor([1.03]), "b": torch.tensor([[0.04]]), "c": torch.ones(2)},
+    )
+    assert all(w.requires_grad for w in worst.values())
+    flat = gradients.perturb(weights, {"a": torch.zeros(1)}, 0.05)
+    assert float(flat["a"]) == 1
 
 
 def test_add_moves_by_value_and_dot_skips_what_is_missing() -> None:
     weights = {"a": torch.ones(2, requires_grad=True), "b": torch.ones(2)}
-    moved = algebra.add(weights, {"a": torch.ones(2), "not there": torch.ones(1)})
+    moved = gradients.add(weights, {"a": torch.ones(2), "not there": torch.ones(1)})
     assert moved["a"].tolist() == [2, 2]
     assert weights["a"].tolist() == [1, 1]
     assert moved["b"] is weights["b"]
-    assert float(algebra.dot(moved, {"a": torch.ones(2)})) == 4
+    assert float(gradients.dot(moved, {"a": torch.ones(2)})) == 4
 
 
 def test_noise_grows_by_itself_and_a_cap_holds_it() -> None:
@@ -86,26 +90,26 @@ def test_noise_grows_by_itself_and_a_cap_holds_it() -> None:
     scale = torch.empty_like(weight).uniform_(-1e-3, 1e-3)
 
     def ratio(**values: float | bool) -> float:
-        moved, _ = spread_weights(weight, noise, scale, steps=100, rate=0.1, **values)
+        moved, _ = train_phi(weight, noise, scale, steps=100, rate=0.1, **values)
         return float((moved - weight).norm() / weight.norm())
 
     assert ratio() > 1
     assert ratio(cap=0.1) == pytest.approx(0.1, rel=1e-4)
     assert ratio(cap=1e6) == pytest.approx(ratio())
-    one, _ = spread_weights(weight, noise, scale, steps=1, rate=0.1)
+    one, _ = train_phi(weight, noise, scale, steps=1, rate=0.1)
     torch.testing.assert_close(one, weight + scale * noise)  # kept before the first update
-    last, trained = spread_weights(weight, noise, scale, steps=1, rate=0.1, keep_last=True)
+    last, trained = train_phi(weight, noise, scale, steps=1, rate=0.1, keep_last=True)
     torch.testing.assert_close(last, weight + trained * noise)
 
 
 def test_scores_of_one_lesson_and_of_a_single_row() -> None:
-    assert scores.backward_transfer([[80.0]]) is None
-    assert scores.forgetting([[80.0]]) is None
-    assert scores.learning_accuracy([[80.0], [70.0, 90.0]]) == 85
+    assert metrics.backward_transfer([[80.0]]) is None
+    assert metrics.forgetting([[80.0]]) is None
+    assert metrics.learning_accuracy([[80.0], [70.0, 90.0]]) == 85
     joint = [[70.0, 80.0, 90.0]]  # all tasks learned at once
-    assert scores.average_accuracy(joint) == 80
-    assert scores.backward_transfer(joint) is None
-    assert scores.learning_accuracy(joint) is None
+    assert metrics.average_accuracy(joint) == 80
+    assert metrics.backward_transfer(joint) is None
+    assert metrics.learning_accuracy(joint) is None
 
 
 def test_excess_loss_is_the_first_order_growth() -> None:
@@ -129,6 +133,6 @@ def test_weight_gradient_of_a_layer_by_the_chain_rule() -> None:
 
 def test_clip_shortens_what_is_too_long_and_nothing_else() -> None:
     long = {"a": torch.tensor([3.0]), "b": torch.tensor([4.0])}
-    assert float(algebra.norm(algebra.clip(long, 2.0))) == pytest.approx(2.0, rel=1e-5)
-    torch.testing.assert_close(algebra.clip(long, 10.0)["b"], long["b"])
-    assert algebra.clip({}, 1.0) == {}
+    assert float(gradients.norm(gradients.clip(long, 2.0))) == pytest.approx(2.0, rel=1e-5)
+    torch.testing.assert_close(gradients.clip(long, 10.0)["b"], long["b"])
+    assert gradients.clip({}, 1.0) == {}

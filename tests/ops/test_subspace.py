@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from perdure.ops.subspace import GradientMemory, columns, extend, layer_inputs, layers_of, project
+from perdure.memory.gradient_memory import GradientMemory
+from perdure.ops.subspace import columns, extend, layer_inputs, layers_of, project
 
 CONVOLUTIONS = {
     "plain": {},

@@ -2,25 +2,26 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 
 from perdure.data.synthetic import synthetic
 from perdure.errors import BadData, Diverged, TooFewSamples
-from perdure.memory.replay_buffer import join
+from perdure.methods.agem import AGEM
 from perdure.methods.finetune import FineTune
 from perdure.methods.gpm import GPM
 from perdure.methods.rcl import RCL
+from perdure.nets.alexnet import SlimAlexNet
 from perdure.nets.mlp import MLP
 from perdure.nets.network import Network
-from perdure.ops.tally import Running
-from perdure.train.evaluate import evaluate
+from perdure.train.evaluate import RunningScore, evaluate
 from perdure.train.fit import fit
 from perdure.train.learn import learn
 from perdure.train.plan import Plan
 from perdure.train.plateau import Linear, Plateau
-from perdure.types import Batch, Gradient, Lesson, Part, Split, Stream, Task, cut
+from perdure.types import Gradient, Lesson, Part, Split, Stream, Task, cut
 
 QUICK = Plan(rate=0.02, epochs=2, batch=16, schedule="linear", keep="last")
 
@@ -260,17 +261,22 @@ def test_the_training_score_is_of_the_answers_given_while_learning(asked: bool, 
         assert (epoch.train.accuracy, epoch.train.samples) == (expected.accuracy, expected.samples)
 
 
-def test_a_batch_counts_once_and_old_images_do_not() -> None:
-    def batch(n: int) -> Batch:
-        return Batch(torch.rand(n, 3, 8, 8), torch.zeros(n, dtype=torch.int64), 0)
-
-    running, new, old = Running(), batch(4), batch(6)
-    right = torch.tensor([[5.0, 0.0]])
-    running.see(new, right.expand(4, 2))  # not expected yet
-    running.expect(new)
-    running.see(old, right.expand(6, 2))
-    assert running.samples == 0
-    running.see(join(new, old), torch.cat([right.expand(3, 2), -right.expand(7, 2)]))
-    running.see(new, right.expand(4, 2))
+def test_replayed_images_do_not_count_and_a_piece_counts_alone() -> None:
+    running, right = RunningScore(), torch.tensor([[5.0, 0.0]])
+    y = torch.zeros(4, dtype=torch.int64)
+    assert running.score() is None
+    running.add(torch.cat([right.expand(3, 2), -right.expand(7, 2)]), y)  # six old images behind four new ones
     assert (running.samples, int(running.hits)) == (4, 3)
-    assert Running(**running.plain()).plain() == running.plain()
+    running.add(right.expand(2, 2), y)  # the first two of four
+    assert (running.samples, int(running.hits)) == (6, 5)
+    assert RunningScore(**running.plain()).plain() == running.plain()
+
+
+def test_a_batch_counts_once_however_often_a_method_looks_at_it(stream: Stream) -> None:
+    """A-GEM takes the gradient of old images, too; RCL four forwards. Each new image counts once."""
+    for maker in (AGEM, RCL):
+        method = maker(Network(SlimAlexNet(stream.shape)))
+        for lesson in list(method.lessons(stream))[:2]:
+            for epoch in fit(method, lesson, replace(PLAN, epochs=1), seed=1):
+                assert epoch.train is not None
+                assert epoch.train.samples == len(lesson)

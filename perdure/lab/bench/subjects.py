@@ -11,11 +11,12 @@ from perdure import registry
 from perdure.data.synthetic import synthetic
 from perdure.errors import UnknownName
 from perdure.lab.bench.clock import Work
+from perdure.memory.gradient_memory import DualMemory
 from perdure.methods.gpm import GPM
 from perdure.methods.method import Method
 from perdure.nets.alexnet import AlexNet
 from perdure.nets.network import Network
-from perdure.ops.dual_gpm import Dual, DualMemory
+from perdure.ops.dual_gpm import Dual
 from perdure.seeding import chance, generator
 from perdure.train.sgd import SGD
 from perdure.types import Lesson, Part, Stream
@@ -35,7 +36,7 @@ def makers() -> dict[str, Maker]:
     for name in registry.methods:
         maker = registry.methods.load(name)
         if name == "rcl":
-            made |= {f"rcl {kind}": partial(maker, features=kind, noise_range=0.0) for kind in ("shared", "separate")}
+            made |= {f"rcl {kind}": partial(maker, features=kind, phi_init=0.0) for kind in ("shared", "separate")}
         else:
             made[name] = maker
     return made
@@ -61,7 +62,7 @@ def later(maker: Maker, stream: Stream, sizes: Mapping[str, int] | None = None) 
     method = maker(network())
     old, new = lesson_of(stream, 0), lesson_of(stream, 1)
     method.begin(old)
-    method.epoch(0, 1, 1.0)
+    method.begin_epoch(0, 1, 1.0)
     with chance(1, "bench"):
         for batch, _ in zip(old.batches(BATCH, generator(1, "bench")), range(2), strict=False):
             method.gradient(batch)
@@ -69,7 +70,7 @@ def later(maker: Maker, stream: Stream, sizes: Mapping[str, int] | None = None) 
         if isinstance(method, GPM):
             remember(method, sizes or SIZES)
         method.begin(new)
-    method.epoch(1, 2, 1.0)
+    method.begin_epoch(1, 2, 1.0)
     return method
 
 
@@ -100,10 +101,10 @@ def bare_passes(stream: Stream, passes: Sequence[Pass]) -> Work:
     net.train()
 
     def work() -> None:
-        for images, quiet in passes:
-            look = net(x[:images], 0, quiet)
+        for images, clean in passes:
+            look = net(x[:images], 0, not clean)
             loss = F.cross_entropy(look.logits, y[:images])
-            torch.autograd.grad(loss + look.features.mean() if quiet else loss, weights, allow_unused=True)
+            torch.autograd.grad(loss + look.features.mean() if clean else loss, weights, allow_unused=True)
 
     return work
 

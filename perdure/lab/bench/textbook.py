@@ -25,9 +25,8 @@ from perdure.lab.bench.subjects import (
 )
 from perdure.methods.gpm import GPM
 from perdure.methods.method import Method
-from perdure.ops.tally import Running
 from perdure.seeding import chance, generator
-from perdure.train.evaluate import evaluate
+from perdure.train.evaluate import RunningScore, evaluate
 from perdure.train.sgd import SGD
 from perdure.types import Stream
 
@@ -56,10 +55,12 @@ def _epoch(method: Method, stream: Stream) -> Work:
 
     def work() -> None:
         method.train()
-        method.running = Running()
+        running = RunningScore()
         for batch in lesson.batches(BATCH, generator(1, "epoch")):
-            method.running.expect(batch)
+            method.train_logits = None
             sgd.step(method.gradient(batch), RATE)
+            assert method.train_logits is not None
+            running.add(method.train_logits, batch.y)
         evaluate(method, lesson.parts[0].valid, 1)
 
     return work

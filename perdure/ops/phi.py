@@ -7,15 +7,15 @@ from torch import Tensor
 from perdure.ops.losses import uniformity
 
 
-def jitter(weight: Tensor, scale: Tensor, noise: Tensor) -> Tensor:
+def add_noise(weight: Tensor, phi: Tensor, noise: Tensor) -> Tensor:
     """θ̃ = θ + φ ∘ ε (Eq. 10): noise by the reparameterization trick."""
-    return weight + scale * noise
+    return weight + phi * noise
 
 
-def spread_weights(
+def train_phi(
     weight: Tensor,
     noise: Tensor,  # ε, drawn once
-    scale: Tensor,  # φ, trained
+    phi: Tensor,  # φ, trained
     *,
     steps: int,
     rate: float,
@@ -33,16 +33,16 @@ def spread_weights(
     limit = None if cap is None else cap * torch.linalg.vector_norm(weight)
     moved = weight
     for _ in range(steps):
-        scale = scale.detach().requires_grad_()
-        moved = jitter(weight, scale, noise)
+        phi = phi.detach().requires_grad_()
+        moved = add_noise(weight, phi, noise)
         pair = torch.stack([unit, F.normalize(moved.flatten(), dim=0)])
-        (slope,) = torch.autograd.grad(uniformity(pair), scale)
-        scale, moved = (scale - rate * slope).detach(), moved.detach()
+        (grad,) = torch.autograd.grad(uniformity(pair), phi)
+        phi, moved = (phi - rate * grad).detach(), moved.detach()
         if limit is not None and torch.linalg.vector_norm(moved - weight) > limit:
             break
     if keep_last:
-        moved = jitter(weight, scale, noise)
+        moved = add_noise(weight, phi, noise)
     if limit is not None:
         step = moved - weight
         moved = weight + step * (limit / torch.linalg.vector_norm(step).clamp_min(1e-30)).clamp_max(1)
-    return moved, scale
+    return moved, phi

@@ -16,7 +16,7 @@ from perdure.ops.expansion import (
     transform,
     transformed,
 )
-from perdure.ops.soft import soft_part, soften
+from perdure.ops.soft_projection import part_inside, parts_inside
 from perdure.ops.subspace import columns, project
 
 
@@ -80,10 +80,10 @@ def test_new_columns_are_drawn_as_torch_draws_a_layer() -> None:
 def test_soft_projection_is_the_hard_one_where_every_direction_counts() -> None:
     torch.manual_seed(0)
     gradient, basis = torch.randn(4, 3, 2, 2).double(), torch.linalg.qr(torch.randn(12, 5).double()).Q
-    assert torch.allclose(gradient - soften(gradient, basis, torch.ones(5)), project(gradient, basis))
-    assert not soften(gradient, basis, torch.zeros(5)).any()
-    one = soften(gradient, basis, torch.eye(5).double()[2])
+    assert torch.allclose(gradient - part_inside(gradient, basis, torch.ones(5)), project(gradient, basis))
+    assert not part_inside(gradient, basis, torch.zeros(5)).any()
+    one = part_inside(gradient, basis, torch.eye(5).double()[2])
     rows, axis = gradient.flatten(1), basis[:, 2]
     assert torch.allclose(one.flatten(1), torch.outer(rows @ axis, axis))
-    parts = soft_part({"w": gradient}, {"a": basis, "b": basis}, {"a": torch.ones(5).double()}, {"a": "w", "b": "v"})
+    parts = parts_inside({"w": gradient}, {"a": basis, "b": basis}, {"a": torch.ones(5).double()}, {"a": "w", "b": "v"})
     assert parts.keys() == {"w"}

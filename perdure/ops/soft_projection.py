@@ -7,21 +7,20 @@ from torch import Tensor
 from perdure.types import Gradient, Weights
 
 
-def soften(gradient: Tensor, basis: Tensor, importance: Tensor) -> Tensor:
+def part_inside(gradient: Tensor, basis: Tensor, importance: Tensor) -> Tensor:
     """G M diag(λ) Mᵀ: the part of a gradient inside a basis, direction by direction as much as its λ says.
 
     Gradient (out, …), basis (d, k), importance (k,). With λ = 1 this is G M Mᵀ.
     """
-    rows = gradient.reshape(len(gradient), -1)
-    return (((rows @ basis) * importance) @ basis.T).view_as(gradient)
+    return (((gradient.flatten(1) @ basis) * importance) @ basis.T).view_as(gradient)
 
 
-def soft_part(
-    gradient: Gradient, bases: Mapping[str, Tensor], importance: Weights, names: Mapping[str, str]
+def parts_inside(
+    gradient: Weights, bases: Mapping[str, Tensor], importance: Weights, names: Mapping[str, str]
 ) -> Gradient:
     """The parts of all layers that have a basis; `names` says which parameter belongs to which layer."""
     return {
-        weight: soften(gradient[weight], bases[layer], importance[layer])
+        weight: part_inside(gradient[weight], bases[layer], importance[layer])
         for layer, weight in names.items()
         if weight in gradient and layer in bases
     }

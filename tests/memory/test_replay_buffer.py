@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from perdure.memory.replay_buffer import Memory, ReservoirBuffer, TaskBuffer, join, yield_to
+from perdure.memory.replay_buffer import ReplayBuffer, ReservoirBuffer, TaskBuffer, join
+from perdure.methods.agem import agem_project
 from perdure.types import Batch
 
 
@@ -44,7 +45,7 @@ def test_every_held_item_is_equally_likely_to_be_drawn_and_none_twice() -> None:
 
 
 @pytest.mark.parametrize("maker", [ReservoirBuffer, TaskBuffer])
-def test_a_memory_comes_back_and_goes_on_the_same(maker: type[Memory]) -> None:
+def test_a_memory_comes_back_and_goes_on_the_same(maker: type[ReplayBuffer]) -> None:
     memory, again = maker(7), maker(7)
     memory.add(items(torch.arange(12)))
     again.load_state_dict(memory.state_dict())
@@ -56,7 +57,7 @@ def test_a_memory_comes_back_and_goes_on_the_same(maker: type[Memory]) -> None:
 
 
 @pytest.mark.parametrize("maker", [ReservoirBuffer, TaskBuffer])
-def test_a_memory_of_nothing_draws_nothing(maker: type[Memory]) -> None:
+def test_a_memory_of_nothing_draws_nothing(maker: type[ReplayBuffer]) -> None:
     memory = maker(0)
     torch.manual_seed(3)
     state = torch.get_rng_state()
@@ -99,10 +100,10 @@ def test_join() -> None:
 
 @pytest.mark.parametrize("queued", [False, True])
 def test_a_missing_gradient_counts_as_zero(queued: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perdure.memory.replay_buffer.waits", lambda _: queued)
+    monkeypatch.setattr("perdure.methods.agem.is_async", lambda _: queued)
     gradient = {"shared": torch.tensor([1.0, 0.0]), "new head": torch.tensor([3.0])}
     reference = {"shared": torch.tensor([-1.0, 1.0]), "old head": torch.tensor([2.0])}
-    bent, conflict = yield_to(gradient, reference)  # g·r = −1, r·r = 6
+    bent, conflict = agem_project(gradient, reference)  # g·r = −1, r·r = 6
     assert conflict
     assert bent.keys() == {"shared", "new head", "old head"}
     torch.testing.assert_close(bent["shared"], torch.tensor([1 - 1 / 6, 1 / 6]))

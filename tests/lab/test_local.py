@@ -1,4 +1,4 @@
-"""Runs in processes of their own: whatever happens to one, the others go on, and it goes on itself."""
+"""Runs in processes of their own: whatever happens to one, the others continue, and it resumes."""
 
 import json
 import os
@@ -6,16 +6,20 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
+from queue import SimpleQueue
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from perdure.errors import WrongValue
-from perdure.lab.execute.job import Event, Job
-from perdure.lab.execute.local import LocalExecutor, Stoppable, Worker, cores, visible_gpus
+from perdure.lab.execute.job import Event, Executor, Job, run_job
+from perdure.lab.execute.local import LocalExecutor, Process, cores, visible_gpus
 from perdure.lab.spec import spec
+from perdure.lab.store import hold
 
 
 def job(out: Path, method: str = "gpm", seed: int = 1, epochs: int = 2, every: float = 60.0, **more: Any) -> Job:
@@ -68,7 +72,7 @@ def alive(process: int) -> bool:
 
 
 def pids(executor: LocalExecutor) -> list[int]:
-    return [worker.process.pid for worker in executor.running.values()]
+    return [running.process.pid for running in executor.running]
 
 
 def test_two_at_a_time_leave_what_one_at_a_time_leaves(tmp_path: Path) -> None:
@@ -86,7 +90,7 @@ def test_two_at_a_time_leave_what_one_at_a_time_leaves(tmp_path: Path) -> None:
         found.append(do(executor, [job(out, "gpm"), job(out, "rcl"), job(out, "rcl", seed=2)], seen))
         assert most == jobs
         assert ends(found[-1]) == {0: "done", 1: "done", 2: "done"}
-        assert executor.running == {}
+        assert executor.running == []
     assert records(found[0]) == records(found[1])
     assert {record["threads"] for record in records(found[1]).values()} == {1}
     assert same(models(found[0]), models(found[1]))
@@ -107,7 +111,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_lost_run_goes_on_from_its_checkpoint(number: int, whole: list[Event], tmp_path: Path) -> None:
-    """Killed by the system, or told to stop by somebody who is not us."""
+    """Killed by the system, or stopped by somebody else."""
     executor, killed = LocalExecutor(), []
 
     def kill(event: Event) -> None:
@@ -133,8 +137,7 @@ def test_what_is_lost_again_and_again_fails_and_the_others_go_on(tmp_path: Path)
 
     def kill(event: Event) -> None:
         if event.job == 0 and event.kind == "started":
-            worker = next(worker for worker in executor.running.values() if worker.job == 0)
-            os.kill(worker.process.pid, signal.SIGKILL)
+            os.kill(event.facts["process"], signal.SIGKILL)
 
     events = do(executor, [job(tmp_path, epochs=100_000), job(tmp_path, "finetune")], kill)
     assert ends(events) == {0: "failed", 1: "done"}
@@ -157,7 +160,7 @@ def test_methods_of_other_packages_are_found_and_may_print(tmp_path: Path, monke
         "class Loud(FineTune):\n"
         "    def begin(self, lesson):\n"
         "        print('{')\n"
-        '        print(\'{"kind": "failed", "facts": {"error": "not told by us"}}\', flush=True)\n'
+        '        print(\'{"kind": "failed", "facts": {"error": "not an event"}}\', flush=True)\n'
     )
     about = tmp_path / "loud-1.dist-info"
     about.mkdir()
@@ -170,7 +173,7 @@ def test_methods_of_other_packages_are_found_and_may_print(tmp_path: Path, monke
 
 def test_stopping_saves_what_is_under_way(tmp_path: Path) -> None:
     executor = LocalExecutor(1)
-    assert isinstance(executor, Stoppable)
+    assert isinstance(executor, Executor)
     processes: list[int] = []
 
     def stop(event: Event) -> None:
@@ -181,7 +184,7 @@ def test_stopping_saves_what_is_under_way(tmp_path: Path) -> None:
     endless = job(tmp_path, epochs=100_000)
     events = do(executor, [endless, *(job(tmp_path, "finetune", seed) for seed in range(20))], stop)
     assert ends(events) == dict.fromkeys(range(21), "stopped")
-    assert any(event.job == 0 and "all is saved" in event.facts.get("error", "") for event in events)
+    assert any(event.job == 0 and "completed work is saved" in event.facts.get("error", "") for event in events)
     assert [event.job for event in events if event.kind == "started"] == [0]
     assert list(tmp_path.rglob("checkpoint/*.safetensors"))
     assert not any(map(alive, processes))
@@ -200,11 +203,11 @@ def test_left_in_the_middle_no_process_stays_behind(tmp_path: Path) -> None:
     assert list(tmp_path.rglob("checkpoint/*.safetensors"))
 
 
-def test_nobody_listening_is_no_reason_to_fail(tmp_path: Path) -> None:
-    heard, told = os.pipe()
-    os.close(heard)
-    worker = subprocess.Popen([sys.executable, "-m", "perdure.lab.execute.worker"], stdin=subprocess.PIPE, stdout=told)
-    os.close(told)
+def test_a_worker_whose_events_nobody_reads_finishes(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    worker = subprocess.Popen([sys.executable, "-m", "perdure.lab.execute.worker"], stdin=subprocess.PIPE, stdout=write)
+    os.close(write)
     assert worker.stdin is not None
     with worker.stdin:
         worker.stdin.write(json.dumps({"job": job(tmp_path).plain(), "threads": 1}).encode() + b"\n")
@@ -214,12 +217,10 @@ def test_nobody_listening_is_no_reason_to_fail(tmp_path: Path) -> None:
 
 
 def test_a_gpu_for_each_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert LocalExecutor(2, gpus=["3", "5", "7"]).places == [
-        {"CUDA_VISIBLE_DEVICES": "3"},
-        {"CUDA_VISIBLE_DEVICES": "5"},
-    ]
-    assert LocalExecutor(9, gpus=["3"]).places == [{"CUDA_VISIBLE_DEVICES": "3"}]
-    assert LocalExecutor(2).places == [{}, {}]
+    two = LocalExecutor(2, gpus=["3", "5", "7"])
+    assert (two.jobs, two.gpus) == (2, ["3", "5"])
+    assert LocalExecutor(9, gpus=["3"]).jobs == 1
+    assert LocalExecutor(2).jobs == 2
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert visible_gpus() == ["0", "1"]
@@ -233,18 +234,37 @@ def test_none_at_a_time_is_not_allowed() -> None:
         LocalExecutor(0)
 
 
-def test_half_a_line_is_passed_over(tmp_path: Path) -> None:
+def test_a_line_that_was_cut_off_is_skipped() -> None:
     read, write = os.pipe()
-
-    class Pretended:
-        stdout = os.fdopen(read, "rb", 0)
-
-    worker = Worker(0, Pretended(), {}, (tmp_path / "said").open("wb"))  # type: ignore[arg-type]
-    os.write(write, b'{"kind": "started", "fa')
-    assert worker.listen() == []
-    os.write(write, b'cts": {}}\n{"kind": "do{"kind": "stopped"}\n17\n')
-    assert worker.listen() == [{"kind": "started", "facts": {}}]
+    os.write(write, b'{"kind": "started", "facts": {}}\n{"kind": "do{"kind": "stopped"}\n{"ki')
     os.close(write)
-    assert worker.listen() is None
-    Pretended.stdout.close()
-    worker.said.close()
+    process = Process(0, None, SimpleQueue())
+    with os.fdopen(read, "rb") as stdout:
+        process.process = SimpleNamespace(stdout=stdout)  # type: ignore[assignment]
+        process.read()
+    assert [process.received.get()[1] for _ in range(2)] == [Event(0, "started", {}), None]
+    assert process.received.empty()
+
+
+def test_a_module_in_the_working_directory_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "torch.py").write_text("raise RuntimeError('imported from the working directory')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend("")
+    events = do(LocalExecutor(), [job(tmp_path / "runs", "finetune", epochs=1)])
+    assert ends(events) == {0: "done"}
+
+
+def test_a_locked_run_is_waited_for(tmp_path: Path) -> None:
+    events: list[tuple[str, Any]] = []
+    asked = job(tmp_path, "finetune", epochs=1)
+    locked = ExitStack()
+    locked.enter_context(hold(tmp_path, tmp_path / asked.spec.benchmark_dir / "finetune" / asked.spec.digest()))
+
+    def send(kind: str, facts: dict[str, Any]) -> None:
+        events.append((kind, facts))
+        if kind == "warning":
+            locked.close()
+
+    run_job(asked, send)
+    assert [kind for kind, _ in events] == ["started", "warning", "epoch", "epoch", "done"]
+    assert events[1][1]["text"].endswith("; waiting for it")

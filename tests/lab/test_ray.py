@@ -1,39 +1,35 @@
-"""Runs on two nodes of Ray, both on this machine and on its loopback alone: killed, lost or stopped, all the same."""
+"""Runs on two Ray nodes, both on this machine's loopback: killed, lost or stopped, they leave the same records."""
 
+import json
 import os
 import secrets
 import signal
 import subprocess
 import sys
-from collections import Counter
+from concurrent.futures import Future
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 import torch
 
-# Before Ray is imported, which reads them then: listen on 127.0.0.1 alone, to those who know the token, report nothing.
-SETTINGS = {
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-    "RAY_AUTH_MODE": "token",
-    "RAY_AUTH_TOKEN": secrets.token_hex(32),
-    "RAY_USAGE_STATS_ENABLED": "0",
-}
-for name, value in SETTINGS.items():
+import perdure
+from perdure.errors import PerdureError, WrongValue
+from perdure.lab.checkpoint import load
+from perdure.lab.execute import ray as module
+from perdure.lab.execute.job import Executor, Job
+from perdure.lab.execute.ray import LOOPBACK, SETTINGS, RayExecutor, check_node, run_remote
+from perdure.lab.run import run
+from perdure.lab.spec import spec
+from perdure.lab.store import hold, read_record
+
+# Before Ray is imported, which reads them then: listen on 127.0.0.1 alone, to those who know the token.
+TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+for name, value in (SETTINGS | LOOPBACK | TOKEN).items():
     os.environ.setdefault(name, value)
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'perdure[ray]'")
 
 from ray.cluster_utils import Cluster  # noqa: E402
-
-from perdure.errors import PerdureError, WrongValue  # noqa: E402
-from perdure.lab.checkpoint import load  # noqa: E402
-from perdure.lab.execute import ray as on_ray  # noqa: E402
-from perdure.lab.execute.job import Job  # noqa: E402
-from perdure.lab.execute.local import Stoppable  # noqa: E402
-from perdure.lab.execute.ray import RayExecutor  # noqa: E402
-from perdure.lab.run import run  # noqa: E402
-from perdure.lab.spec import spec  # noqa: E402
-from perdure.lab.store import hold, read_record  # noqa: E402
 
 NODE = {"num_cpus": 1, "node_ip_address": "127.0.0.1", "object_store_memory": 100 << 20}
 SHORT = {"epochs": 2}
@@ -89,6 +85,10 @@ def job(out, seed=1, plan=SHORT, method="gpm", every=0.1, benchmark="synthetic")
     return Job(spec(method, benchmark, tasks=tasks, seed=seed, plan=plan), str(out), every=every)
 
 
+def checkpoints(out):
+    return sorted(out.glob("synthetic/gpm/*/checkpoint/*.safetensors"))
+
+
 def ends(events):
     return {event.job: event for event in events if event.kind in ("done", "failed", "stopped")}
 
@@ -109,15 +109,15 @@ def nothing_left(out):
     return not {name for name in names - finished if not name.endswith(".lock")}
 
 
-@pytest.mark.parametrize("shared", [None, False])
-def test_a_study_gives_the_same_records(cluster, reference, tmp_path, shared):
-    jobs = [job(tmp_path, seed, method=method) for method, seed in (("gpm", 1), ("gpm", 2), ("rcl", 1))]
-    jobs.append(job(tmp_path, benchmark="folder:/nowhere"))
-    executor = RayExecutor(cluster.address, shared=shared)
-    assert isinstance(executor, Stoppable)
+def test_a_study_gives_the_same_records(cluster, reference, tmp_path, monkeypatch):
+    (tmp_path / "torch.py").write_text("raise RuntimeError('imported from the working directory')")
+    monkeypatch.chdir(tmp_path)
+    jobs = [job("runs", seed, method=method) for method, seed in (("gpm", 1), ("gpm", 2), ("rcl", 1))]
+    jobs.append(job("runs", benchmark="folder:/nowhere"))
+    executor = RayExecutor(cluster.address)
+    assert isinstance(executor, Executor)
     events = list(executor.do(jobs))
     assert all_as(reference, jobs[:-1], events)
-    assert {e.facts["shared"] for e in events if e.kind == "started"} == {shared is None}
     failed = ends(events)[3]
     assert failed.kind == "failed"
     assert "no such folder" in failed.facts["error"]
@@ -125,19 +125,27 @@ def test_a_study_gives_the_same_records(cluster, reference, tmp_path, shared):
     for number in range(3):
         kinds = [event.kind for event in events if event.job == number]
         assert kinds == ["started", *["epoch"] * 4, "done"]
-    assert nothing_left(tmp_path)
+    assert nothing_left(tmp_path / "runs")
     again = list(executor.do(jobs[:2]))
     assert [event.kind for event in again if event.job == 0] == ["started", "done"]
     assert all_as(reference, jobs[:2], again)
 
 
-@pytest.mark.parametrize("shared", [None, False])
-def test_a_killed_worker_costs_no_more_than_since_its_last_checkpoint(cluster, reference, tmp_path, shared):
+def test_a_node_that_does_not_see_the_store_fails_the_job(cluster, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "write", lambda *_: tmp_path.mkdir(exist_ok=True))  # as on another machine: no token
+    [event] = RayExecutor(cluster.address).do([job(tmp_path)])
+    assert event.kind == "failed"
+    assert f"does not see the store {tmp_path}; mount it there at the same path" in event.facts["error"]
+    assert "\n" not in event.facts["error"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_killed_worker_costs_no_more_than_since_its_last_checkpoint(cluster, reference, tmp_path):
     asked = job(tmp_path, plan=LONG)
     process, lost_at, after, events = None, None, [], []
-    for event in RayExecutor(cluster.address, shared=shared).do([asked]):
+    for event in RayExecutor(cluster.address).do([asked]):
         events.append(event)
-        kept = sorted(tmp_path.glob("synthetic/gpm/*/checkpoint/*.safetensors"))
+        kept = checkpoints(tmp_path)
         if event.kind == "started":
             process = event.facts["process"]
         elif event.kind == "lost":
@@ -147,22 +155,22 @@ def test_a_killed_worker_costs_no_more_than_since_its_last_checkpoint(cluster, r
             process = process and os.kill(process, signal.SIGKILL)  # once
         elif event.kind == "epoch" and lost_at is not None:
             after.append((event.facts["lesson"], event.facts["epoch"]))
-    assert Counter(event.kind for event in events)["lost"] == 1
+    assert [event.kind for event in events].count("lost") == 1
     assert after[0] == (lost_at.lesson, lost_at.epoch) > (0, 0)
     assert all_as(reference, [asked], events)
     assert nothing_left(tmp_path)
 
 
 def test_a_killed_node_loses_no_run(cluster, reference, tmp_path, capfd):
-    """One of two nodes is gone in the middle: what was on it is done on the other."""
+    """One of two nodes is gone in the middle: its run resumes on the other."""
     [node] = cluster.worker_nodes
     jobs = [job(tmp_path, seed, LONG) for seed in (1, 2)]
-    places, killed, events = {}, False, []
-    for event in RayExecutor(cluster.address, shared=False).do(jobs):
+    processes, killed, events = {}, False, []
+    for event in RayExecutor(cluster.address).do(jobs):
         events.append(event)
         if event.kind == "started":
-            places[event.job] = event.facts["process"]
-        if event.kind == "epoch" and not killed and places[event.job] in children_of(node):
+            processes[event.job] = event.facts["process"]
+        if event.kind == "epoch" and not killed and processes[event.job] in children_of(node):
             cluster.remove_node(node, allow_graceful=False)
             killed = True
     assert killed
@@ -170,7 +178,7 @@ def test_a_killed_node_loses_no_run(cluster, reference, tmp_path, capfd):
     assert all_as(reference, jobs, events)
     assert nothing_left(tmp_path)
     cluster.add_node(**NODE)
-    assert capfd.readouterr().out == ""  # Ray would tell of it there, where data goes
+    assert capfd.readouterr().out == ""  # Ray would report it there, where data goes
 
 
 def children_of(node):
@@ -179,11 +187,10 @@ def children_of(node):
     return {int(number) for number in found.read_text().split()} if found.exists() else set()
 
 
-@pytest.mark.parametrize("shared", [None, False])
-def test_stopped_runs_are_saved_and_go_on(cluster, tmp_path, shared):
+def test_stopped_runs_are_saved_and_resume(cluster, tmp_path):
     """The checkpoint of the moment of stopping is there, though none was due."""
     jobs = [job(tmp_path, seed, ENDLESS, every=1e9) for seed in range(1, 7)]
-    executor = RayExecutor(cluster.address, shared=shared)
+    executor = RayExecutor(cluster.address)
     events = []
     for event in executor.do(jobs):
         events.append(event)
@@ -192,10 +199,10 @@ def test_stopped_runs_are_saved_and_go_on(cluster, tmp_path, shared):
     assert {event.kind for event in ends(events).values()} == {"stopped"}, [event.facts for event in events[-6:]]
     assert len(ends(events)) == len(jobs)
     said = [event.facts["error"] for event in ends(events).values()]
-    assert sum("all is saved" in text for text in said) >= 1
-    assert "stopped before it began" in said
+    assert any(text.startswith("interrupted at task 1") for text in said)
+    assert "not started" in said
     first = next(event.job for event in events if event.kind == "epoch" and event.facts["epoch"] == 3)
-    executor, more = RayExecutor(cluster.address, shared=shared), []
+    executor, more = RayExecutor(cluster.address), []
     for event in executor.do(jobs[first : first + 1]):
         more.append(event)
         if event.kind == "epoch":
@@ -206,47 +213,45 @@ def test_stopped_runs_are_saved_and_go_on(cluster, tmp_path, shared):
 
 DRIVER = """
 import sys
-from test_on_ray import LONG, RayExecutor, job
+from test_ray import LONG, RayExecutor, job
 for event in RayExecutor(sys.argv[1]).do([job(sys.argv[2], plan=LONG)]):
     print(event.facts.get("epoch", -1), flush=True)
 """
 
 
-def test_a_driver_that_is_killed_and_started_again_goes_on(cluster, reference, tmp_path):
+def test_a_driver_that_is_killed_and_started_again_resumes(cluster, reference, tmp_path):
     asked = job(tmp_path, plan=LONG)
     command = [sys.executable, "-P", "-c", DRIVER, cluster.address, str(tmp_path)]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    package = Path(module.__file__).parents[3]
+    environment = {**os.environ, "PYTHONPATH": f"{Path(__file__).parent}{os.pathsep}{package}"}
     driver = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
     try:
         for epoch in driver.stdout:
-            kept = sorted(tmp_path.glob("synthetic/gpm/*/checkpoint/*.safetensors"))
-            if kept and int(epoch) > 2:
+            if checkpoints(tmp_path) and int(epoch) > 2:
                 break
     finally:
         driver.kill()
         driver.wait()
         driver.stdout.close()
-    saved = load(max(tmp_path.glob("synthetic/gpm/*/checkpoint/*.safetensors")), asked.spec.plan)
+    saved = load(checkpoints(tmp_path)[-1], asked.spec.plan)
     events = list(RayExecutor(cluster.address).do([asked]))
     begins = next((event.facts["lesson"], event.facts["epoch"]) for event in events if event.kind == "epoch")
     assert begins >= (saved.standing.lesson, saved.standing.epoch) > (0, 0)
     assert all_as(reference, [asked], events)
 
 
-@pytest.mark.parametrize("shared", [None, False])
-def test_a_run_that_another_process_works_on_is_waited_for(cluster, reference, tmp_path, monkeypatch, shared):
-    monkeypatch.setattr(on_ray, "BUSY", 0.1)
+def test_a_locked_run_is_waited_for(cluster, reference, tmp_path):
     asked = job(tmp_path)
     path = Path(list(RayExecutor(cluster.address).do([asked]))[-1].facts["record"]["path"])
     with hold(tmp_path, path):
-        doing = RayExecutor(cluster.address, shared=shared).do([asked])
-        first = [next(doing), next(doing)]
+        events = RayExecutor(cluster.address).do([asked])
+        first = [next(events), next(events)]
     assert [event.kind for event in first] == ["started", "warning"]
     assert first[1].facts["text"].endswith("; waiting for it")
-    assert all_as(reference, [asked], list(doing))
+    assert all_as(reference, [asked], list(events))
 
 
-def test_one_that_is_lost_too_often_has_failed(cluster, tmp_path):
+def test_a_job_that_is_lost_too_often_has_failed(cluster, tmp_path):
     events = []
     for event in RayExecutor(cluster.address, retries=1).do([job(tmp_path, plan=LONG), job(tmp_path, seed=2)]):
         events.append(event)
@@ -254,41 +259,84 @@ def test_one_that_is_lost_too_often_has_failed(cluster, tmp_path):
             os.kill(event.facts["process"], signal.SIGKILL)
     kinds = [event.kind for event in events if event.job == 0 and event.kind != "epoch"]
     assert kinds == ["started", "lost", "started", "failed"]
-    assert ends(events)[0].facts["error"].startswith("lost 2 times, the last time because its worker process died")
+    assert ends(events)[0].facts["error"] == "its worker process died; tried 2 times"
     assert ends(events)[1].kind == "done"
 
 
-def test_left_in_the_middle_nothing_goes_on(cluster, tmp_path):
-    doing = RayExecutor(cluster.address, shared=False).do([job(tmp_path, plan=LONG, every=1e9)])
-    for event in doing:
-        if event.kind == "epoch" and event.facts["epoch"] == 1:
-            break
-    doing.close()
-    [kept] = tmp_path.glob("synthetic/gpm/*/checkpoint/*.safetensors")
+def test_closed_in_the_middle_nothing_runs_on(cluster, tmp_path):
+    events = RayExecutor(cluster.address).do([job(tmp_path, plan=ENDLESS, every=1e9)])
+    while next(events).kind != "epoch":
+        pass
+    events.close()
+    [kept] = checkpoints(tmp_path)
     with hold(tmp_path, kept.parent.parent):
         pass
     assert not list(tmp_path.glob(".locks/driver-*"))
 
 
-def test_the_desk_is_where_the_driver_is(cluster):
-    """Not on a node that may go while the driver stays."""
-    from ray._private.state import actors
-
-    on_ray.join(cluster.address)
-    for _ in range(4):
-        shift = on_ray.Shift(ray, RayExecutor(cluster.address), [])
-        shift._open_desk()
-        ray.get(shift.desk.nudge.remote())
-        assert actors(shift.desk._actor_id.hex())["Address"]["NodeID"] == ray.get_runtime_context().get_node_id()
-        ray.kill(shift.desk)
-
-
 def test_more_than_any_node_has(cluster, tmp_path):
-    doing = RayExecutor(cluster.address, cpus=64).do([job(tmp_path)])
-    caution = next(doing)
-    assert caution.kind == "warning"
-    assert "64 CPUs and 0 GPUs, which no node of this cluster has now" in caution.facts["text"]
-    doing.close()
+    events = RayExecutor(cluster.address, cpus=64).do([job(tmp_path)])
+    warning = next(events)
+    assert warning.kind == "warning"
+    assert "64 CPUs and 0 GPUs, which no node of this cluster has now" in warning.facts["text"]
+    events.close()
+
+
+class FakeQueue:
+    """Stands for the actor: keeps what a worker in this process sends."""
+
+    def __init__(self):
+        self.put, self.sent = self, []
+
+    def remote(self, text):
+        self.sent.append(json.loads(text)[1:])
+        return self
+
+    def future(self):
+        done = Future()
+        done.set_result(None)
+        return done
+
+
+@pytest.fixture
+def order(tmp_path):
+    """What the driver sends to a worker."""
+    (tmp_path / "token").touch()
+    versions = [perdure.__version__, torch.__version__]
+    common = {"id": [0, 1], "token": "token", "cwd": str(tmp_path), "threads": 1, "versions": versions}
+    return {**common, "job": job(tmp_path).plain()}
+
+
+def test_a_node_with_other_versions(order):
+    queue = FakeQueue()
+    check_node(order, lambda *event: queue.sent.append(event))
+    assert queue.sent == []
+    run_remote(json.dumps({**order, "versions": ["0.0", torch.__version__]}), queue)
+    [(kind, facts)] = queue.sent
+    assert kind == "failed"
+    assert facts["error"].endswith("the driver 0.0; install the same on both")
+    check_node({**order, "versions": [perdure.__version__, "0.0"]}, lambda *event: queue.sent.append(event))
+    kind, facts = queue.sent[-1]
+    assert kind == "warning"
+    assert facts["text"].endswith("the driver 0.0: last digits may differ")
+
+
+def test_paths_are_those_of_the_driver_where_the_node_has_them(order, tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(module, "run_job", lambda job, *_, **__: seen.append((job.root, Path.cwd())))
+    here = Path.cwd()
+    for root, cwd in ((tmp_path, tmp_path), (tmp_path / "nowhere", tmp_path / "nowhere")):
+        sent = {**order, "cwd": str(cwd), "job": {**order["job"], "root": str(root)}}
+        run_remote(json.dumps(sent), FakeQueue())
+    assert seen == [(str(tmp_path), tmp_path), (None, here)]
+    assert Path.cwd() == here
+
+
+def test_interrupted_outside_of_training(order, monkeypatch):
+    monkeypatch.setattr(module, "run_job", lambda *_, **__: signal.raise_signal(signal.SIGINT))
+    queue = FakeQueue()
+    run_remote(json.dumps(order), queue)
+    assert [kind for kind, _ in queue.sent] == ["stopped"]
 
 
 @pytest.mark.parametrize(
@@ -307,21 +355,21 @@ def test_where_there_is_no_cluster(monkeypatch, tmp_path, address, said):
     assert "\n" not in str(caught.value)
 
 
-def test_nothing_to_do():
+def test_no_jobs():
     assert list(RayExecutor("127.0.0.1:1").do([])) == []
 
 
 @pytest.mark.parametrize("wrong", [{"cpus": -1}, {"cpus": 0}, {"threads": 0}, {"retries": -1}])
-def test_what_cannot_be_is_refused(wrong):
+def test_impossible_values_are_refused(wrong):
     with pytest.raises(WrongValue):
         RayExecutor(**wrong)
 
 
 def test_a_job_on_a_gpu_takes_one(tmp_path):
     on_gpu = Job(job(tmp_path).spec, str(tmp_path), device="cuda:1")
-    assert RayExecutor().needs(on_gpu) == {"num_cpus": 1, "num_gpus": 1}
-    assert RayExecutor(gpus=0.5).needs(on_gpu) == {"num_cpus": 1, "num_gpus": 0.5}
-    assert RayExecutor().needs(job(tmp_path)) == {"num_cpus": 1, "num_gpus": 0}
+    assert RayExecutor().resources(on_gpu) == {"num_cpus": 1, "num_gpus": 1}
+    assert RayExecutor(gpus=0.5).resources(on_gpu) == {"num_cpus": 1, "num_gpus": 0.5}
+    assert RayExecutor().resources(job(tmp_path)) == {"num_cpus": 1, "num_gpus": 0}
 
 
 def test_without_ray_there_is_one_clear_line(monkeypatch, tmp_path):
