@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -36,8 +36,7 @@ class RunEstimate:
     whole: bool  # whether a whole epoch was timed
 
 
-@dataclass(frozen=True)
-class RunCost:
+class RunCost(NamedTuple):
     """What runs cost that are alike but for their seed."""
 
     spec: RunSpec  # of the first

@@ -184,11 +184,11 @@ def parse_range(text: str, method: str) -> Range:
     >>> parse_range("plan.lr=0.01,0.1", "rcl")
     Range(name='plan.rate', low=0.0, high=0.0, log=False, whole=False, choices=('0.01', '0.1'))
     """
-    name, _, wish = (part.strip() for part in text.partition("="))
+    name, _, range_text = (part.strip() for part in text.partition("="))
     value = _value(name, method)
-    span = re.fullmatch(r"([^.,:]+(?:\.[^.,:]+)?)\.\.([^,:]+)(:log)?", wish)
+    span = re.fullmatch(r"([^.,:]+(?:\.[^.,:]+)?)\.\.([^,:]+)(:log)?", range_text)
     if span is None:
-        choices = tuple(filter(None, (choice.strip() for choice in wish.split(","))))
+        choices = tuple(filter(None, (choice.strip() for choice in range_text.split(","))))
         if len(choices) < 2:
             raise WrongValue(f"{text!r} is no range; write low..high, low..high:log, or choices with commas: {EXAMPLE}")
         return Range(value.name, choices=choices)

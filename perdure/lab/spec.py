@@ -144,7 +144,7 @@ def spec(
     judged_on: Judged = "test",
     outliers: str = "",
 ) -> RunSpec:
-    """Names and wishes to a full specification: the wish, else the preset's value, else the default."""
+    """A full specification: what is given, else the preset's value, else the default."""
     maker = registry.methods.load(method)
     kind, place = split_name(benchmark)
     opener = registry.benchmarks.load(kind)
@@ -159,10 +159,10 @@ def spec(
     registry.networks.find(chosen)
     own = values_of(maker)
     defaults = {name: value.default for name, value in own.items()}
-    wishes = {meant(NEW_NAMES.get(name, name), own): value for name, value in (values or {}).items()}
-    if len(wishes) < len(values or {}):
+    chosen_values = {meant(NEW_NAMES.get(name, name), own): value for name, value in (values or {}).items()}
+    if len(chosen_values) < len(values or {}):
         raise WrongValue(f"method {method}: a value is given twice, by its name and by its symbol; give it once")
-    given = {**{name: pair[0] for name, pair in proposed.values.items()}, **wishes}
+    given = {**{name: pair[0] for name, pair in proposed.values.items()}, **chosen_values}
     planned = {**{name: pair[0] for name, pair in proposed.plan.items()}, **plan_options(plan or {})}
     return RunSpec(
         method=method,

@@ -155,9 +155,9 @@ def test_dry_counts_times_and_computes_nothing(tmp_path: Path) -> None:
     file.write_text(GRID)
     pretend(file, out, {"finetune": [70, 71], "gpm": []})
     before = sorted(out.rglob("*"))
-    told = here(str(file), "--out", str(out), "--dry", "--json", "--jobs", "2")
-    assert told.exit_code == 0, told.output
-    found = json.loads(told.stdout)
+    answer = here(str(file), "--out", str(out), "--dry", "--json", "--jobs", "2")
+    assert answer.exit_code == 0, answer.output
+    found = json.loads(answer.stdout)
     assert (found["runs"], found["done"], found["to_do"], found["jobs"], found["threads"]) == (6, 2, 4, 2, 1)
     assert [(one["method"], one["runs"], one["lessons"], one["epochs"]) for one in found["estimates"]] == [
         ("gpm", 3, 2, 2),
@@ -179,11 +179,11 @@ def test_tables_of_means_and_paired_differences(tmp_path: Path) -> None:
     pretend(file, out, {"finetune": [70, 60, 80], "gpm": [71, 62, 83]})
     stale = next(out.rglob("record.json")).with_name("failed.json")
     stale.write_text("{}")
-    told = here(str(file), "--out", str(out))
-    assert told.exit_code == 0, told.output
+    answer = here(str(file), "--out", str(out))
+    assert answer.exit_code == 0, answer.output
     assert not stale.exists()
-    assert "6 runs, all of them done already; nothing to compute" in told.stderr
-    text = re.sub(r"\s+", " ", told.stdout)
+    assert "6 runs, all of them done already; nothing to compute" in answer.stderr
+    text = re.sub(r"\s+", " ", answer.stdout)
     assert "mean ± standard deviation over n seeds (ddof 1)" in text
     assert "finetune │ 3 │ 70.00 ± 10.00 │ -1.00 ± 0.00" in text
     assert "gpm │ 3 │ 72.00 ± 10.54" in text
@@ -214,20 +214,20 @@ def test_scaled_runs_are_others_and_the_table_says_so(tmp_path: Path) -> None:
     file.write_text(GRID + f"plan = {{ epochs = {2 * Plan().epochs} }}")
     pretend(file, out, {"finetune": [70, 60, 80], "gpm": [71, 62, 83]})
     file.write_text(GRID + f"plan = {{ epochs = {20 * Plan().epochs} }}")
-    told = here(str(file), "--out", str(out), "--scale", "0.1")
-    assert told.exit_code == 0, told.output
-    assert "epochs × 0.1: not the plan's figures" in re.sub(r"\s+", " ", told.stdout)
-    assert "70.00 ± 10.00" in told.stdout
+    answer = here(str(file), "--out", str(out), "--scale", "0.1")
+    assert answer.exit_code == 0, answer.output
+    assert "epochs × 0.1: not the plan's figures" in re.sub(r"\s+", " ", answer.stdout)
+    assert "70.00 ± 10.00" in answer.stdout
 
 
 def test_tables_say_what_was_learned_from(tmp_path: Path) -> None:
     file, out = tmp_path / "mine.toml", tmp_path / "runs"
     file.write_text(GRID)
     pretend(file, out, {"finetune": [70, 60, 80], "gpm": []})
-    slip = {"completeness": "complete", "fashion-mnist": "legacy: MNIST", "source": "files", "fingerprint": "abc"}
-    pretend(file, out, {"finetune": [], "gpm": [70, 60, 80]}, data=slip)
-    told = here(str(file), "--out", str(out)).stdout
-    assert "data of synthetic: complete\ndata of synthetic: complete; fashion-mnist: legacy: MNIST\n" in told
+    legacy = {"completeness": "complete", "fashion-mnist": "legacy: MNIST", "source": "files", "fingerprint": "abc"}
+    pretend(file, out, {"finetune": [], "gpm": [70, 60, 80]}, data=legacy)
+    answer = here(str(file), "--out", str(out)).stdout
+    assert "data of synthetic: complete\ndata of synthetic: complete; fashion-mnist: legacy: MNIST\n" in answer
 
 
 def test_runs_that_are_not_alike_get_a_warning(tmp_path: Path) -> None:
@@ -272,13 +272,13 @@ def test_data_that_are_not_there_fail_their_runs_alone(tmp_path: Path) -> None:
     file.write_text(GRID)
     pretend(file, out, {"finetune": [70, 60, 80], "gpm": [71, 62, 83]})
     file.write_text(GRID.replace('["synthetic"]', '["synthetic", "cifar100"]'))
-    told = here(str(file), "--out", str(out), "--root", str(tmp_path / "nowhere"))
-    assert told.exit_code == 1
-    assert "12 runs, 6 done already, none that can be done; nothing to compute" in told.stderr
-    assert "70.00 ± 10.00" in told.stdout
-    assert "0 of 3" in told.stdout
-    assert "finetune on cifar100, seed 1 and 5 more: no CIFAR-100 in" in told.stdout
-    assert told.stdout.count("perdure data fetch cifar100") == 1
+    answer = here(str(file), "--out", str(out), "--root", str(tmp_path / "nowhere"))
+    assert answer.exit_code == 1
+    assert "12 runs, 6 done already, none that can be done; nothing to compute" in answer.stderr
+    assert "70.00 ± 10.00" in answer.stdout
+    assert "0 of 3" in answer.stdout
+    assert "finetune on cifar100, seed 1 and 5 more: no CIFAR-100 in" in answer.stdout
+    assert answer.stdout.count("perdure data fetch cifar100") == 1
 
 
 def test_the_same_from_python(tmp_path: Path) -> None:
@@ -332,16 +332,16 @@ def test_python_runs_what_is_not_done_and_follows_it(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_asked_wrongly_gets_one_clear_line(words: list[str], message: str) -> None:
-    told = here(*words)
-    assert told.exit_code == 2, told.output
-    assert message in told.stderr
-    assert told.stdout == ""
-    assert len(told.stderr.splitlines()) == 1
+    answer = here(*words)
+    assert answer.exit_code == 2, answer.output
+    assert message in answer.stderr
+    assert answer.stdout == ""
+    assert len(answer.stderr.splitlines()) == 1
 
 
 def test_more_tasks_than_there_are_are_a_slip_in_the_file(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(GRID.replace("synthetic", "six").replace("tasks = 2", "tasks = 7"))
-    told = here(str(file), "--out", str(tmp_path))
-    assert told.exit_code == 2
-    assert "mine.toml: tasks=7 is not allowed; use 1 to 6" in re.sub(r"\s+", " ", told.stderr)
+    answer = here(str(file), "--out", str(tmp_path))
+    assert answer.exit_code == 2
+    assert "mine.toml: tasks=7 is not allowed; use 1 to 6" in re.sub(r"\s+", " ", answer.stderr)

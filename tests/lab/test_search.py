@@ -26,9 +26,9 @@ class Here:
             if self.done == self.limit:
                 raise KeyboardInterrupt
             self.done += 1
-            told = []
-            run_job(job, lambda kind, facts, told=told: told.append((kind, facts)))
-            yield from (Event(number, kind, facts) for kind, facts in told)
+            events = []
+            run_job(job, lambda kind, facts, events=events: events.append((kind, facts)))
+            yield from (Event(number, kind, facts) for kind, facts in events)
 
     def stop(self):
         raise AssertionError("nobody asked for it")
@@ -136,12 +136,12 @@ def test_test_data_change_nothing(search, tmp_path, monkeypatch):
 
     before = [trial.score for trial in search(tmp_path / "a", 2)]
 
-    def spoiled(*, seed, tasks=None):
+    def other_test_data(*, seed, tasks=None):
         stream = synthetic(seed=seed, tasks=tasks)
         wrong = [replace(t, test=Split(t.test.x.flip(0), t.test.y * 0, t.test.mean, t.test.std)) for t in stream]
         return Stream("synthetic", wrong)
 
-    monkeypatch.setattr("perdure.data.synthetic.synthetic", spoiled)
+    monkeypatch.setattr("perdure.data.synthetic.synthetic", other_test_data)
     assert [trial.score for trial in search(tmp_path / "b", 2)] == before
 
 
@@ -239,9 +239,9 @@ def test_a_second_process_on_a_search_changes_nothing(search, wanted, tmp_path):
     messages = []
 
     def meanwhile():
-        with pytest.raises(RunLocked) as told:
+        with pytest.raises(RunLocked) as caught:
             search(tmp_path, 4, Pretending())
-        messages.append(str(told.value))
+        messages.append(str(caught.value))
         read_trials(wanted, tmp_path)
 
     assert len(search(tmp_path, 4, Pretending(meanwhile))) == 4

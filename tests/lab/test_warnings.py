@@ -13,8 +13,8 @@ from perdure.lab.warnings import warnings_for
 from perdure.train.callbacks import Callback
 
 
-def said(method: str, *without: str, **wishes: object) -> str:
-    wanted = spec(method, "synthetic", **wishes)  # type: ignore[arg-type]
+def said(method: str, *without: str, **options: object) -> str:
+    wanted = spec(method, "synthetic", **options)  # type: ignore[arg-type]
     return "\n".join(warnings_for(wanted, build(wanted, synthetic(seed=1)), without))
 
 
