@@ -13,9 +13,9 @@ from pathlib import Path
 from statistics import correlation, fmean
 from typing import Any
 
-from perdure.lab.study_file import read, specs
-from perdure.lab.survey import survey
-from perdure.report.stats import headlines, paired
+from perdure.lab.study import find_runs
+from perdure.lab.study_file import probe_keys, read, specs
+from perdure.ops.statistics import headlines, paired
 
 METHODS = ("finetune", "gpm", "dfgp", "rcl")
 Record = dict[str, Any]
@@ -92,7 +92,7 @@ def main() -> None:
 
 def found(study: str, out: Path) -> list[Record]:
     asked = read(study)
-    planned = survey(specs(asked), out=out, root=None, probes=asked.probes)
+    planned = find_runs(specs(asked), out=out, root=None, probes=probe_keys(asked))
     records = [one.record for one in planned if one.record is not None]
     print(f"\n{study}: {len(records)} of {len(planned)} runs are there")
     return records

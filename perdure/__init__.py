@@ -21,6 +21,8 @@ _DOORS = {
     "fit": "perdure.train.fit",
     "evaluate": "perdure.train.evaluate",
     "learn": "perdure.train.learn",
+    "study": "perdure.lab.study",
+    "search": "perdure.lab.search",
     "PerdureError": "perdure.errors",
 }
 

@@ -33,14 +33,14 @@ class UnknownName(UsageError):
     """A name that is not known; lists the near ones.
 
     >>> print(UnknownName("method", "rlc", ["gpm", "rcl"]))
-    no method 'rlc'; did you mean rcl? (all: gpm, rcl)
+    unknown method 'rlc'; did you mean rcl? (all: gpm, rcl)
     """
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         everything = sorted(known)
         near = get_close_matches(name.lower(), everything, n=3, cutoff=0.5)
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        super().__init__(f"no {kind} {name!r}{hint} (all: {', '.join(everything) or 'none'})")
+        super().__init__(f"unknown {kind} {name!r}{hint} (all: {', '.join(everything) or 'none'})")
 
 
 class WrongValue(UsageError):

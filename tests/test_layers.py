@@ -24,8 +24,8 @@ ALLOWED = {
     "train": PLAIN | {"ops", "memory", "methods"},
     "probes": PLAIN | {"ops", "memory", "nets", "methods", "train"},
     "lab": PLAIN | {"registry", "ops", "memory", "nets", "data", "methods", "train", "probes"},
-    "report": {"errors"},
-    "cli": PLAIN | {"registry", "data", "lab", "report"},
+    "report": {"errors", "ops"},
+    "cli": PLAIN | {"registry", "ops", "data", "lab", "report"},
 }
 
 

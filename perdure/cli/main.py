@@ -217,10 +217,10 @@ def _watched(wanted: Any, **places: Any) -> dict[str, Any]:
     from perdure.lab.build import open_stream
     from perdure.lab.progress import Bar, Dial
     from perdure.lab.run import run
-    from perdure.lab.survey import lessons_of
+    from perdure.lab.study import count_lessons
 
     stream = open_stream(wanted, places.get("root"))
-    with Bar(wanted.method, lessons_of(wanted, stream), stderr) as bar:
+    with Bar(wanted.method, count_lessons(wanted, stream), stderr) as bar:
         record = run(wanted, stream=stream, callback=bar, gauge=Dial(bar.progress), **places)
     if record.pop("already_done"):
         stderr.print(f"{wanted.method}: done before, so nothing was computed ({record['path']})", soft_wrap=True)

@@ -12,11 +12,11 @@ import typer
 from rich.table import Table
 
 from perdure import registry
-from perdure.cli.board import lasting
 from perdure.cli.options import AsJson, Device, Root, guarded, stderr, stdout
 from perdure.errors import CorruptFile, PerdureError, UnknownName, WrongValue
+from perdure.ops.statistics import labels
 from perdure.report.probes import Result, room
-from perdure.report.stats import labels
+from perdure.report.tables import duration
 
 if TYPE_CHECKING:
     from perdure.lab.probe_run import Asked, Opened
@@ -298,10 +298,10 @@ def _dry(runs: Sequence[Run], wanted: "Sequence[Asked]", root: Path | None, devi
         return
     table = Table("run", "probe", "images forward", "forward and back", "about", title_justify="left")
     for row in rows:
-        counts = (f"{row['looks']:,}", f"{row['slopes']:,}", row["note"] or lasting(row["seconds"]))
+        counts = (f"{row['looks']:,}", f"{row['slopes']:,}", row["note"] or duration(row["seconds"]))
         table.add_row(row["run"], row["probe"], *counts)
     stdout.print(table)
-    stdout.print(f"together about {lasting(sum(row['seconds'] for row in rows))} here", soft_wrap=True)
+    stdout.print(f"together about {duration(sum(row['seconds'] for row in rows))} here", soft_wrap=True)
 
 
 def _costs(run: Run, wanted: "Sequence[Asked]", root: Path | None, device: str) -> Iterator[dict[str, Any]]:

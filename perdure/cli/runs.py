@@ -202,7 +202,7 @@ def flat(row: "Row", record: dict[str, Any]) -> dict[str, Any]:
     """A record as one row: names and figures, and values, plan and settings as values.radius, plan.rate …; what was
     measured as measured.ECE …"""
     from perdure.lab import index
-    from perdure.report.stats import headlines
+    from perdure.ops.statistics import headlines
 
     names = {name: record[name] for name in ("method", "benchmark", "network", "seed")}
     figures = {name: record.get(name) for name in ("acc", "bwt", "learning_accuracy", "forgetting", "seconds")}

@@ -2,17 +2,11 @@
 
 import re
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal, cast, get_args
 
 from perdure.errors import UnknownName, WrongValue
 
-Kind = Literal["labels", "corrupted", "adversarial", "foreign"]
-KINDS: dict[Kind, str] = {
-    "labels": "a wrong label, each of the others as likely",
-    "corrupted": "the image corrupted as badly as it gets, the label kept",
-    "adversarial": "the image moved against a network of the same kind, the label kept",
-    "foreign": "an image of another task in its place, the label kept",
-}
+OutlierKind = Literal["labels", "corrupted", "adversarial", "foreign"]  # see `ops.contamination`
 FORM = re.compile(r"(?P<kind>[a-z]+):(?P<rate>[0-9.eE+-]+?)(@(?P<tasks>[0-9,-]+))?")
 
 
@@ -20,7 +14,7 @@ FORM = re.compile(r"(?P<kind>[a-z]+):(?P<rate>[0-9.eE+-]+?)(@(?P<tasks>[0-9,-]+)
 class OutlierSpec:
     """A share of the training images of some tasks."""
 
-    kind: Kind
+    kind: OutlierKind
     rate: float
     tasks: tuple[int, ...] = ()  # counted from 1; all of them when empty
 
@@ -34,9 +28,9 @@ def outlier_specs(text: str) -> tuple[OutlierSpec, ...]:
     >>> "+".join(map(str, outlier_specs("labels:.20@2-4 + foreign:0.1")))
     'labels:0.2@2,3,4+foreign:0.1'
     """
-    return tuple(
-        _outlier_spec(part.strip()) for part in re.split(r"\+(?=\s*[a-z])", text) if text.strip() not in ("", "none")
-    )
+    if text.strip() in ("", "none"):
+        return ()
+    return tuple(_outlier_spec(part.strip()) for part in re.split(r"\+(?=\s*[a-z])", text))
 
 
 def _outlier_spec(text: str) -> OutlierSpec:
@@ -44,15 +38,15 @@ def _outlier_spec(text: str) -> OutlierSpec:
     if found is None:
         raise WrongValue(f"outliers {text!r}: write KIND:RATE or KIND:RATE@TASKS, such as labels:0.2 or labels:0.2@2-4")
     kind = found["kind"]
-    if kind not in KINDS:
-        raise UnknownName("kind of outliers", kind, KINDS)
+    if kind not in get_args(OutlierKind):
+        raise UnknownName("kind of outliers", kind, get_args(OutlierKind))
     try:
         rate = float(found["rate"])
-        if not 0 < rate <= 1:
-            raise ValueError
     except ValueError:
-        raise WrongValue(f"outliers {text!r}: the rate is a share above 0 and at most 1, such as 0.2") from None
-    return OutlierSpec(cast(Kind, kind), rate, _tasks(text, found["tasks"] or ""))
+        rate = 0.0
+    if not 0 < rate <= 1:
+        raise WrongValue(f"outliers {text!r}: the rate is a share above 0 and at most 1, such as 0.2")
+    return OutlierSpec(cast(OutlierKind, kind), rate, _tasks(text, found["tasks"] or ""))
 
 
 def _tasks(text: str, listed: str) -> tuple[int, ...]:

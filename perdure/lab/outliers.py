@@ -1,10 +1,8 @@
-"""Outlier streams: a benchmark whose training images are in part not what they should be.
+"""Streams with outliers among their training images; validation and test images stay clean."""
 
-Validation and test images stay as they were, so that accuracy says what the outliers did to the learner.
-"""
-
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -15,61 +13,51 @@ from perdure.lab.outlier_spec import OutlierSpec
 from perdure.methods.method import Method
 from perdure.nets.network import Network
 from perdure.ops.attacks import Ball, pgd
-from perdure.ops.contamination import contaminate
+from perdure.ops.contamination import Adversary, contaminate
 from perdure.probes.probe import BATCH, Sight
 from perdure.seeding import chance, generator
 from perdure.train.fit import fit
 from perdure.train.plan import Plan
-from perdure.types import Lesson, Part, Split, Stream, Task, cut
+from perdure.types import Lesson, Part, Stream, cut
 
 STRENGTH, STEPS = 8 / 255, 10  # of adversarial images
 PLAN = Plan(rate=0.05, epochs=5, batch=32, schedule="linear", keep="last")  # of the network they are made against
 
-Adversary = Callable[[Tensor, Tensor], Tensor]  # pixels and labels to moved pixels
 
-
-def check_possible(stream: Stream, outlier_specs: Sequence[OutlierSpec]) -> None:
+def check_possible(stream: Stream, specs: Sequence[OutlierSpec]) -> None:
     """Whether the stream can have such outliers at all."""
-    for dose in outlier_specs:
-        if dose.tasks and dose.tasks[-1] > len(stream):
-            raise WrongValue(f"outliers {dose}: there is no task {dose.tasks[-1]}; the stream has {len(stream)}")
-        if dose.kind == "foreign" and len(stream) == 1:
-            raise WrongValue(f"outliers {dose}: foreign images come from other tasks, and there are none")
+    for one in specs:
+        if one.tasks and one.tasks[-1] > len(stream):
+            raise WrongValue(f"outliers {one}: there is no task {one.tasks[-1]}; the stream has {len(stream)}")
+        if one.kind == "foreign" and len(stream) == 1:
+            raise WrongValue(f"outliers {one}: foreign images come from other tasks, and there are none")
 
 
-def contaminated(stream: Stream, outlier_specs: Sequence[OutlierSpec], seed: int, network: str) -> Stream:
+def contaminated(stream: Stream, specs: Sequence[OutlierSpec], seed: int, network: str) -> Stream:
     """The stream with outliers among its training images, the same ones for every method and plan.
 
     Adversarial images are made against a fresh `network` that has learned that task alone for a few epochs.
     """
-    if not outlier_specs:
+    if not specs:
         return stream
     tasks = list(stream.tasks)
-    for number in range(len(tasks)):
-        for dose in outlier_specs:
-            if not dose.tasks or number + 1 in dose.tasks:
-                tasks[number] = replace(
-                    tasks[number], train=_spoiled(tasks[number], number, dose, stream, seed, network)
-                )
-    told = f"{' and '.join(map(str, outlier_specs))} among the training images"
-    return replace(stream, tasks=tasks, notes={**stream.notes, "outliers": told})
+    for number, one in product(range(len(tasks)), specs):
+        if not one.tasks or number + 1 in one.tasks:
+            train = contaminate(
+                tasks[number].train,
+                one.kind,
+                one.rate,
+                classes=len(tasks[number].classes),
+                chance=generator(seed, "outliers", one.kind, number),
+                foreign=_other_images(stream, number) if one.kind == "foreign" else None,
+                adversary=_adversary(stream, number, seed, network) if one.kind == "adversarial" else None,
+            )
+            tasks[number] = replace(tasks[number], train=train)
+    note = f"{' and '.join(map(str, specs))} among the training images"
+    return replace(stream, tasks=tasks, notes={**stream.notes, "outliers": note})
 
 
-def _spoiled(task: Task, number: int, dose: OutlierSpec, stream: Stream, seed: int, network: str) -> Split:
-    foreign = _others(stream, number) if dose.kind == "foreign" else None
-    adversary = _adversary(stream, number, seed, network) if dose.kind == "adversarial" else None
-    return contaminate(
-        task.train,
-        dose.kind,
-        dose.rate,
-        classes=len(task.classes),
-        chance=generator(seed, "outliers", dose.kind, number),
-        foreign=foreign,
-        adversary=adversary,
-    )
-
-
-def _others(stream: Stream, number: int) -> Tensor:
+def _other_images(stream: Stream, number: int) -> Tensor:
     """Training images of all other tasks; as bytes where all are, for they are many."""
     splits = [task.train for i, task in enumerate(stream.tasks) if i != number]
     alike = len({split.x.dtype for split in splits}) == 1
@@ -77,20 +65,18 @@ def _others(stream: Stream, number: int) -> Tensor:
 
 
 def _adversary(stream: Stream, number: int, seed: int, network: str) -> Adversary:
-    """Moves images against a network that has learned the task as it was."""
+    """Moves images against a network that has learned the clean task."""
     task = stream.tasks[number]
 
     def move(pixels: Tensor, y: Tensor) -> Tensor:
         with chance(seed, "outliers", "network", number):
             method = Method(Network(registry.networks.load(network)(stream.shape)))
-        lesson = Lesson(0, (Part(0, len(task.classes), task.train, task.valid),))
-        fit(method, lesson, PLAN, seed)
+        fit(method, Lesson(0, (Part(0, len(task.classes), task.train, task.valid),)), PLAN, seed)
         sight = Sight(method, 0, task.train)
         source = generator(seed, "outliers", "attack", number)
-        moved = [
-            pgd(sight, pixels[piece], y[piece], Ball("linf", STRENGTH), steps=STEPS, chance=source)
-            for piece in cut(len(y), BATCH)
-        ]
-        return torch.cat(moved)
+        ball = Ball("linf", STRENGTH)
+        return torch.cat(
+            [pgd(sight, pixels[piece], y[piece], ball, steps=STEPS, chance=source) for piece in cut(len(y), BATCH)]
+        )
 
     return move

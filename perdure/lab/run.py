@@ -30,7 +30,7 @@ from perdure.lab.store import (
     write,
     write_lines,
 )
-from perdure.lab.trackers import watching
+from perdure.lab.trackers import tracking
 from perdure.lab.warnings import warnings_for
 from perdure.methods.method import Method
 from perdure.ops.metrics import average_accuracy, backward_transfer, forgetting, learning_accuracy
@@ -77,7 +77,7 @@ def run(
     stream = stream or open_stream(spec, root)
     digest = spec.digest(stream.fingerprint)
     path = run_directory(out, spec.benchmark_dir, spec.method, digest)
-    with hold(out, path), watching(trackers, spec, digest, path, callback or Callback()) as callback:
+    with hold(out, path), tracking(trackers, spec, digest, path, callback or Callback()) as callback:
         record = finished(path, callback)
         already_done = record is not None
         if record is None:

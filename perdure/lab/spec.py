@@ -2,11 +2,12 @@
 
 import json
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cache
 from hashlib import blake2b
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from inspect import signature
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -18,7 +19,26 @@ from perdure.schema import Value, checked, meant, values_of
 from perdure.train.plan import Plan
 
 Judged = Literal["test", "valid"]
+PLAN_ALIASES = {
+    "lr": "rate",
+    "learning_rate": "rate",
+    "bs": "batch",
+    "batch_size": "batch",
+    "epoch": "epochs",
+    "sched": "schedule",
+    "scheduler": "schedule",
+}
 FORMAT = 3  # rises when the same spec would give other numbers
+# Values that were renamed: both names are understood; hashes keep the first, so that finished runs are found.
+FIRST_NAMES = {
+    "ua_weight": "spread_weight",
+    "ua_in": "spread_in",
+    "phi_init": "noise_range",
+    "phi_steps": "noise_steps",
+    "phi_rate": "noise_rate",
+    "phi_cap": "noise_cap",
+}
+NEW_NAMES = {first: name for name, first in FIRST_NAMES.items()}
 
 
 @dataclass(frozen=True)
@@ -30,15 +50,16 @@ class Preset:
     values: dict[str, tuple[Any, str]]
 
 
+def shipped_files(folder: str) -> dict[str, Traversable]:
+    """The TOML files in a folder of this package, by name."""
+    found = sorted((files("perdure.lab") / folder).iterdir(), key=lambda file: file.name)
+    return {file.name.removesuffix(".toml"): file for file in found if file.name.endswith(".toml")}
+
+
 @cache
 def presets() -> dict[str, dict[str, Any]]:
     """Benchmark → its preset file."""
-    folder = files("perdure.lab") / "presets"
-    return {
-        file.name.removesuffix(".toml"): tomllib.loads(file.read_text("utf-8"))
-        for file in sorted(folder.iterdir(), key=lambda file: file.name)
-        if file.name.endswith(".toml")
-    }
+    return {name: tomllib.loads(file.read_text("utf-8")) for name, file in shipped_files("presets").items()}
 
 
 def preset(benchmark: str, method: str) -> Preset:
@@ -66,19 +87,26 @@ class RunSpec:
     plan: Plan
     settings: dict[str, Any]  # of the benchmark
     judged_on: Judged = "test"  # which images fill the accuracy matrix
-    outliers: str = ""  # among the training images, as `lab.outlier_specs` reads them
+    outliers: str = ""  # among the training images, as `lab.outlier_spec` reads them
 
     def plain(self) -> dict[str, Any]:
         """As data; a stream without outliers is not said to have none, so that older runs keep their names."""
         content = {**asdict(self), "format": FORMAT}
         return content if self.outliers else {name: value for name, value in content.items() if name != "outliers"}
 
+    def first_plain(self) -> dict[str, Any]:
+        """As data under the first names of all values, for hashes."""
+        return {**self.plain(), "values": {FIRST_NAMES.get(name, name): value for name, value in self.values.items()}}
+
     @classmethod
     def from_plain(cls, content: Mapping[str, Any]) -> Self:
         """Back from `plain`, whose tuples JSON makes lists of."""
         if content["format"] != FORMAT:
             raise WrongValue(f"a specification of format {content['format']}, but this perdure has {FORMAT}; ask anew")
-        values = {name: tuple(v) if isinstance(v, list) else v for name, v in content["values"].items()}
+        values = {
+            NEW_NAMES.get(name, name): tuple(value) if isinstance(value, list) else value
+            for name, value in content["values"].items()
+        }
         given = {field.name: content[field.name] for field in fields(cls) if field.name in content}
         return cls(**{**given, "values": values, "plan": Plan(**content["plan"])})
 
@@ -87,8 +115,14 @@ class RunSpec:
 
         Images that lie in another place are the same images, so the place is left out.
         """
-        text = json.dumps({**self.plain(), "benchmark": split_name(self.benchmark)[0], "data": data}, sort_keys=True)
+        content = {**self.first_plain(), "benchmark": split_name(self.benchmark)[0], "data": data}
+        text = json.dumps(content, sort_keys=True)
         return blake2b(text.encode(), digest_size=8).hexdigest()
+
+    @property
+    def data_key(self) -> str:
+        """Runs with one key see the same data, but for outliers."""
+        return json.dumps([self.benchmark, self.seed, self.tasks, self.settings], sort_keys=True)
 
     @property
     def benchmark_dir(self) -> str:
@@ -110,7 +144,7 @@ def spec(
     judged_on: Judged = "test",
     outliers: str = "",
 ) -> RunSpec:
-    """Names and wishes to a full specification: the wish, else the preset's value, else the default."""
+    """A full specification: what is given, else the preset's value, else the default."""
     maker = registry.methods.load(method)
     kind, place = split_name(benchmark)
     opener = registry.benchmarks.load(kind)
@@ -125,11 +159,11 @@ def spec(
     registry.networks.find(chosen)
     own = values_of(maker)
     defaults = {name: value.default for name, value in own.items()}
-    wishes = {meant(name, own): value for name, value in (values or {}).items()}
-    if len(wishes) < len(values or {}):
+    chosen_values = {meant(NEW_NAMES.get(name, name), own): value for name, value in (values or {}).items()}
+    if len(chosen_values) < len(values or {}):
         raise WrongValue(f"method {method}: a value is given twice, by its name and by its symbol; give it once")
-    given = {**{name: pair[0] for name, pair in proposed.values.items()}, **wishes}
-    planned = {**{name: pair[0] for name, pair in proposed.plan.items()}, **(plan or {})}
+    given = {**{name: pair[0] for name, pair in proposed.values.items()}, **chosen_values}
+    planned = {**{name: pair[0] for name, pair in proposed.plan.items()}, **plan_options(plan or {})}
     return RunSpec(
         method=method,
         benchmark=benchmark,
@@ -142,6 +176,28 @@ def spec(
         judged_on=judged_on,
         outliers="+".join(map(str, outlier_specs(outliers))),
     )
+
+
+def plan_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Plan options by the names of `Plan`, where habitual ones such as lr and bs were given.
+
+    >>> plan_options({"lr": 0.1, "bs": 32})
+    {'rate': 0.1, 'batch': 32}
+    """
+    options = {plan_option(name): value for name, value in given.items()}
+    if len(options) < len(given):
+        raise WrongValue(f"the plan has one option under two names ({', '.join(given)}); give it once")
+    return options
+
+
+def plan_option(name: str) -> str:
+    known = values_of(Plan)
+    if name in ("wd", "weight_decay"):
+        raise WrongValue(f"plan option {name!r}: plans have no weight decay; leave it out")
+    found = meant(PLAN_ALIASES.get(name, name), known)
+    if found not in known:
+        raise UnknownName("plan option", name, [*known, *PLAN_ALIASES])
+    return found
 
 
 def split_name(benchmark: str) -> tuple[str, str]:
@@ -167,10 +223,12 @@ def _settings(kind: str, opener: Callable[..., Any], given: Mapping[str, Any]) -
     return {**{name: value.default for name, value in own.items()}, **checked(f"benchmark {kind}", opener, given)}
 
 
-def assignments(texts: list[str]) -> dict[str, str]:
+def assignments(texts: Iterable[str]) -> dict[str, str]:
     """["a=1", "b=x"] → {"a": "1", "b": "x"}."""
-    pairs = [text.partition("=") for text in texts]
-    for text, (name, equals, _) in zip(texts, pairs, strict=True):
+    found = {}
+    for text in texts:
+        name, equals, value = (part.strip() for part in text.partition("="))
         if not (name and equals):
-            raise UnknownName("assignment", text, ["name=value"])
-    return {name.strip(): value.strip() for name, _, value in pairs}
+            raise WrongValue(f"expected NAME=VALUE, got {text!r}")
+        found[name] = value
+    return found

@@ -1,7 +1,7 @@
-"""Other programs that look on: TensorBoard, MLflow, Weights & Biases.
+"""Experiment trackers: TensorBoard, MLflow, Weights & Biases.
 
-Each learns what was asked for, every epoch, and the accuracies after every lesson. A run that is taken up again goes on
-there under the same name, and what is there already is not told twice. Whatever goes wrong with them, the run goes on.
+Each gets the specification of the run, every epoch, and the accuracies after every task. A run that is resumed goes on
+there under the same name, and nothing is logged twice. If a tracker fails, the run goes on without it.
 """
 
 import json
@@ -24,108 +24,106 @@ from perdure.train.plan import Plan
 from perdure.train.state import Epoch, Learned
 from perdure.types import Lesson
 
-Kind = Literal["epoch", "lesson"]
-Ending = Literal["finished", "stopped", "failed"]
-MARKS: dict[Kind, str] = {"epoch": "valid/loss", "lesson": "acc"}  # a figure that is told each time
+Axis = Literal["epoch", "lesson"]
+End = Literal["finished", "stopped", "failed"]
+Figures = dict[str, float]
+ALWAYS: dict[Axis, str] = {"epoch": "valid/loss", "lesson": "acc"}  # a figure that is logged at every step of the axis
 
 
 @contextmanager
-def watching(words: Sequence[str], asked: RunSpec, digest: str, path: Path, first: Callback) -> Iterator[Callback]:
-    """Let others look on besides the first, to whom is said what goes wrong with them; each word is NAME or NAME:PLACE.
+def tracking(names: Sequence[str], spec: RunSpec, digest: str, path: Path, callback: Callback) -> Iterator[Callback]:
+    """The callback with trackers beside it, each NAME or NAME:PLACE; the callback gets their warnings.
 
-    They begin with the first lesson, so that a run that is finished already does not trouble them.
+    Trackers start with the first task, so that nothing happens for a run that is finished already.
     """
-    trackers = [make(word, asked, digest, path, first.on_warning) for word in dict.fromkeys(words)]
-    ending: Ending = "failed"
+    trackers = [make_tracker(name, spec, digest, path, callback.on_warning) for name in dict.fromkeys(names)]
+    end: End = "failed"
     try:
-        yield Callbacks([first, *trackers])
-        ending = "finished"
+        yield Callbacks([callback, *trackers])
+        end = "finished"
     except (Interrupted, KeyboardInterrupt):
-        ending = "stopped"
+        end = "stopped"
         raise
     finally:
         for tracker in trackers:
-            tracker.close(ending)
+            tracker.close(end)
 
 
-def make(word: str, asked: RunSpec, digest: str, path: Path, caution: Callable[[str], None]) -> "Tracker":
-    """The one that a word names: tensorboard, tensorboard:DIR, mlflow, mlflow:URI, wandb or wandb:PROJECT."""
-    name, _, place = word.partition(":")
-    if name not in TRACKERS:
-        raise UnknownName("watcher", name, TRACKERS)
-    return TRACKERS[name](place, asked, digest, path, caution)
+def make_tracker(name: str, spec: RunSpec, digest: str, path: Path, warn: Callable[[str], None]) -> "Tracker":
+    """Of tensorboard, tensorboard:DIR, mlflow, mlflow:URI, wandb or wandb:PROJECT."""
+    kind, _, place = name.partition(":")
+    if kind not in TRACKERS:
+        raise UnknownName("tracker", kind, TRACKERS)
+    return TRACKERS[kind](place, spec, digest, path, warn)
 
 
 class Tracker(Callback):
-    """Tells another program how a run goes, until that fails for the first time."""
+    """Logs a run to another program, until that fails for the first time."""
 
     name: ClassVar[str]
     module: ClassVar[str]
 
-    def __init__(self, place: str, asked: RunSpec, digest: str, path: Path, caution: Callable[[str], None]) -> None:
-        self.place, self.asked, self.digest, self.path, self.say = place, asked, digest, path, caution
+    def __init__(self, place: str, spec: RunSpec, digest: str, path: Path, warn: Callable[[str], None]) -> None:
+        self.place, self.spec, self.digest, self.path, self.warn = place, spec, digest, path, warn
+        self.title = f"{spec.method} {spec.benchmark_dir} seed {spec.seed}"
         self.package = _imported(self.module, self.name)
-        self.told: dict[Kind, int] = {}  # the last step of each kind that is there
-        self.open = self.broken = False
+        self.state: Literal["new", "open", "closed"] = "new"
+        self.logged: dict[Axis, int] = {}  # the last step on each axis
 
     # What each program needs.
 
-    def begin(self) -> dict[Kind, int]:
-        """Start the run there, or go on with it, and say how far it is."""
+    def start(self) -> dict[Axis, int]:
+        """Create the run there, or resume it, and return the last step on each axis."""
         raise NotImplementedError
 
-    def send(self, kind: Kind, step: int, figures: dict[str, float]) -> None:
+    def log(self, axis: Axis, step: int, figures: Figures) -> None:
         raise NotImplementedError
 
-    def end(self, ending: Ending) -> None:
+    def finish(self, end: End) -> None:
         raise NotImplementedError
 
     # What they share.
 
     def on_task_start(self, lesson: Lesson, plan: Plan) -> None:  # noqa: ARG002
-        if not (self.open or self.broken):
-            with self.harmless():
-                self.told = self.begin()
-                self.open = True
+        if self.state == "new":
+            with self.guarded():
+                self.logged, self.state = self.start(), "open"
 
     def on_epoch_end(self, epoch: Epoch) -> None:
-        """Steps are epochs, counted as if every lesson took as many as the plan allows: lessons stay side by side."""
+        """Steps are epochs, counted as if every task took as many as the plan allows: tasks stay side by side."""
         figures = {"valid/loss": epoch.valid.loss, "valid/accuracy": epoch.valid.accuracy, "rate": epoch.rate}
         if epoch.train is not None:
             figures |= {"train/loss": epoch.train.loss, "train/accuracy": epoch.train.accuracy}
-        self.tell("epoch", epoch.lesson * self.asked.plan.epochs + epoch.epoch + 1, figures)
+        self.log_once("epoch", epoch.lesson * self.spec.plan.epochs + epoch.epoch + 1, figures)
 
     def on_task_end(self, method: Method, learned: Learned) -> None:  # noqa: ARG002
-        """Steps are lessons."""
+        """Steps are tasks, or lessons of several."""
         figures = {f"accuracy/task_{task + 1:02d}": found for task, found in enumerate(learned.matrix[-1])}
         figures["acc"] = average_accuracy(learned.matrix)
-        bwt = backward_transfer(learned.matrix)
-        self.tell("lesson", len(learned.matrix), figures | ({} if bwt is None else {"bwt": bwt}))
+        if (bwt := backward_transfer(learned.matrix)) is not None:
+            figures["bwt"] = bwt
+        self.log_once("lesson", len(learned.matrix), figures)
 
-    def tell(self, kind: Kind, step: int, figures: dict[str, float]) -> None:
-        if self.open and not self.broken and step > self.told.get(kind, 0):
-            with self.harmless():
-                self.send(kind, step, figures)
-                self.told[kind] = step
+    def log_once(self, axis: Axis, step: int, figures: Figures) -> None:
+        if self.state == "open" and step > self.logged.get(axis, 0):
+            with self.guarded():
+                self.log(axis, step, figures)
+                self.logged[axis] = step
 
-    def close(self, ending: Ending) -> None:
-        if self.open and not self.broken:
-            with self.harmless():
-                self.end(ending)
-        self.open = False
+    def close(self, end: End) -> None:
+        if self.state == "open":
+            with self.guarded():
+                self.finish(end)
+        self.state = "closed"
 
     @contextmanager
-    def harmless(self) -> Iterator[None]:
-        """What fails inside is said, once, and nothing more is tried."""
+    def guarded(self) -> Iterator[None]:
+        """An error is a warning, and the end of logging."""
         try:
             yield
         except Exception as error:  # whatever another program comes up with
-            self.broken = True
-            self.say(f"{self.name} failed ({_line(error)}); the run goes on without it")
-
-    @property
-    def title(self) -> str:
-        return f"{self.asked.method} {self.asked.benchmark_dir} seed {self.asked.seed}"
+            self.state = "closed"
+            self.warn(f"{self.name} failed ({_line(error)}); the run goes on without it")
 
 
 class TensorBoard(Tracker):
@@ -133,25 +131,25 @@ class TensorBoard(Tracker):
 
     name, module = "tensorboard", "torch.utils.tensorboard"
 
-    def begin(self) -> dict[Kind, int]:
-        below = Path(self.asked.benchmark_dir, self.asked.method, self.digest)
+    def start(self) -> dict[Axis, int]:
+        below = Path(self.spec.benchmark_dir, self.spec.method, self.digest)
         folder = Path(self.place).expanduser() / below if self.place else self.path / "tensorboard"
         there = _events(folder)
         self.writer = self.package.SummaryWriter(str(folder))
         if HYPERPARAMETERS not in there:
             summary = import_module("torch.utils.tensorboard.summary")
-            plain = {name: "none" if value is None else value for name, value in flattened(self.asked.plain()).items()}
+            plain = {name: "none" if value is None else value for name, value in flattened(self.spec.plain()).items()}
             for part in summary.hparams(plain, {"acc": None, "bwt": None}):
                 self.writer.file_writer.add_summary(part)
         self.writer.flush()
-        return {kind: there.get(figure, 0) for kind, figure in MARKS.items()}
+        return {axis: there.get(figure, 0) for axis, figure in ALWAYS.items()}
 
-    def send(self, kind: Kind, step: int, figures: dict[str, float]) -> None:  # noqa: ARG002
+    def log(self, axis: Axis, step: int, figures: Figures) -> None:  # noqa: ARG002
         for name, value in figures.items():
             self.writer.add_scalar(name, value, step)
-        self.writer.flush()  # so that a run that is killed has told what it had come to
+        self.writer.flush()  # should the run be killed
 
-    def end(self, ending: Ending) -> None:  # noqa: ARG002
+    def finish(self, end: End) -> None:  # noqa: ARG002
         self.writer.close()
 
 
@@ -176,9 +174,9 @@ class MLflow(Tracker):
 
     name, module = "mlflow", "mlflow"
     TAG = "perdure_run"
-    STATUS: ClassVar[dict[Ending, str]] = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
+    STATUS: ClassVar[dict[End, str]] = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
 
-    def begin(self) -> dict[Kind, int]:
+    def start(self) -> dict[Axis, int]:
         # Seven retries with growing pauses are its custom: many minutes of training lost to a server that is down.
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
@@ -191,68 +189,63 @@ class MLflow(Tracker):
         if there:
             self.run = there[0].info.run_id
             self.client.update_run(self.run, status="RUNNING")
-            return {kind: self.last(figure) for kind, figure in MARKS.items()}
+            return {axis: self.last_step(figure) for axis, figure in ALWAYS.items()}
         made = self.client.create_run(number, tags={self.TAG: self.digest}, run_name=self.title)
         self.run = made.info.run_id
-        plain = flattened(self.asked.plain())
+        plain = flattened(self.spec.plain())
         params = [self.entities.Param(name, str(value)[:500]) for name, value in plain.items()]
         self.client.log_batch(self.run, params=params)
         return {}
 
-    def last(self, figure: str) -> int:
+    def last_step(self, figure: str) -> int:
         return max((metric.step for metric in self.client.get_metric_history(self.run, figure)), default=0)
 
-    def send(self, kind: Kind, step: int, figures: dict[str, float]) -> None:  # noqa: ARG002
+    def log(self, axis: Axis, step: int, figures: Figures) -> None:  # noqa: ARG002
         now = round(time.time() * 1000)
         metrics = [self.entities.Metric(name, value, now, step) for name, value in figures.items()]
         self.client.log_batch(self.run, metrics=metrics)
 
-    def end(self, ending: Ending) -> None:
-        self.client.set_terminated(self.run, status=self.STATUS[ending])
+    def finish(self, end: End) -> None:
+        self.client.set_terminated(self.run, status=self.STATUS[end])
 
 
 class WandB(Tracker):
     """A run in PROJECT, or TEAM/PROJECT, whose id is the run's hash."""
 
     name, module = "wandb", "wandb"
-    CODES: ClassVar[dict[Ending, int]] = {"finished": 0, "stopped": 130, "failed": 1}
+    CODES: ClassVar[dict[End, int]] = {"finished": 0, "stopped": 130, "failed": 1}
 
-    def begin(self) -> dict[Kind, int]:
+    def start(self) -> dict[Axis, int]:
         team, _, project = self.place.rpartition("/")
         self.run = self.package.init(
             entity=team or None,
             project=project or "perdure",
             id=self.digest,
             name=self.title,
-            config=self.asked.plain(),
+            config=self.spec.plain(),
             resume="allow",
             settings=self.package.Settings(console="off", silent=True),  # the terminal is ours
         )
-        for figures, axis in (("valid/*", "epoch"), ("train/*", "epoch"), ("rate", "epoch"), ("accuracy/*", "lesson")):
-            self.run.define_metric(figures, step_metric=axis)
-        for figure in ("acc", "bwt"):
-            self.run.define_metric(figure, step_metric="lesson")
-        return {kind: max(self.noted().get(kind, 0), int(self.run.summary.get(kind) or 0)) for kind in MARKS}
+        for axis, figures in {"epoch": ("valid/*", "train/*", "rate"), "lesson": ("accuracy/*", "acc", "bwt")}.items():
+            for figure in figures:
+                self.run.define_metric(figure, step_metric=axis)
+        return {axis: max(self.saved().get(axis, 0), int(self.run.summary.get(axis) or 0)) for axis in ALWAYS}
 
-    def send(self, kind: Kind, step: int, figures: dict[str, float]) -> None:
+    def log(self, axis: Axis, step: int, figures: Figures) -> None:
         # Its own count of steps must only rise, and go on where an earlier process stopped, also offline.
-        epochs = self.asked.plan.epochs
-        count = step - 1 + (step - 1) // epochs if kind == "epoch" else step * (epochs + 1) - 1
-        self.run.log({kind: step, **figures}, step=count)
-        write_json(self.notebook, {**self.noted(), kind: step})
+        epochs = self.spec.plan.epochs
+        count = step - 1 + (step - 1) // epochs if axis == "epoch" else step * (epochs + 1) - 1
+        self.run.log({axis: step, **figures}, step=count)
+        write_json(self.path / "wandb.json", {**self.saved(), axis: step})
 
-    def end(self, ending: Ending) -> None:
-        self.run.finish(exit_code=self.CODES[ending])
+    def finish(self, end: End) -> None:
+        self.run.finish(exit_code=self.CODES[end])
 
-    @property
-    def notebook(self) -> Path:
-        """How far it was told, kept with the run: offline there is nobody to ask."""
-        return self.path / "wandb.json"
-
-    def noted(self) -> dict[str, int]:
+    def saved(self) -> dict[str, int]:
+        """The last step on each axis, kept with the run: offline there is nobody to ask."""
         try:
-            found = json.loads(self.notebook.read_text("utf-8"))
-            return {kind: int(found[kind]) for kind in MARKS if kind in found}
+            found = json.loads((self.path / "wandb.json").read_text("utf-8"))
+            return {axis: int(found[axis]) for axis in ALWAYS if axis in found}
         except (OSError, ValueError, TypeError):
             return {}
 
@@ -264,10 +257,10 @@ def _imported(module: str, name: str) -> Any:
     try:
         return import_module(module)
     except ImportError:
-        raise PerdureError(f"{name} is not installed: pip install 'perdure[{name}]', or leave out --callback") from None
+        raise PerdureError(f"{name} is not installed: pip install 'perdure[{name}]', or leave out --track") from None
     except Exception as error:  # installed, but at odds with another package
         raise PerdureError(
-            f"{name} cannot be imported ({_line(error)}): install it anew, or leave out --callback"
+            f"{name} cannot be imported ({_line(error)}): install it anew, or leave out --track"
         ) from None
 
 

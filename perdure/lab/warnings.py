@@ -1,4 +1,4 @@
-"""A word of warning where a method is used outside what it assumes, with the remedy."""
+"""Warnings where a method is used outside what it assumes, each with the remedy."""
 
 from collections.abc import Sequence
 from typing import get_args
@@ -14,18 +14,18 @@ SMALL_BATCH = 16
 
 
 def warnings_for(spec: RunSpec, method: Method, without: Sequence[str] = ()) -> list[str]:
-    """What speaks against this run; `without` names what will not be there in use."""
+    """What speaks against this run; `without` names what will be missing where the model is used."""
     needs: tuple[str, ...] = get_args(Need)
     for missing in without:
         if missing not in needs:
-            raise UnknownName("need", missing, needs)
-    said = [_remedies(spec.method)[need] for need in without if need in method.needs()]
+            raise UnknownName("constraint", missing, needs)
+    found = [_remedies(spec.method)[need] for need in without if need in method.needs()]
     if spec.plan.batch < SMALL_BATCH and _batch_statistics(method.net):
-        said.append(
+        found.append(
             f"{spec.network} normalizes with the statistics of the batch, and {spec.plan.batch} images have poor ones: "
             f"use --plan batch={SMALL_BATCH} or more, or --net mlp"
         )
-    return said
+    return found
 
 
 def _remedies(name: str) -> dict[str, str]:

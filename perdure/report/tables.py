@@ -6,10 +6,9 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from perdure.report.stats import CONFIDENCE, DDOF, Group, Interval, Spread
+from perdure.ops.statistics import CONFIDENCE, DDOF, Difference, Group, Interval, Spread
 
 Record = Mapping[str, Any]
-Difference = tuple[Group, Group, dict[str, Interval | None]]  # of the first from the second, by figure
 
 
 def comparison(records: Sequence[Record]) -> Table:
@@ -92,6 +91,20 @@ def differences(compared: Sequence[Difference]) -> Table:
         cells = [_interval(figures[name]) for name in ("acc", "bwt")]
         table.add_row(group.benchmark, f"{group.name} − {other.name}", str(pairs), *cells)
     return table
+
+
+def duration(seconds: float) -> str:
+    """
+    >>> [duration(s) for s in (0.2, 90, 400, 7200, 500_000)]
+    ['0.2 s', '90 s', '7 min', '2.0 h', '5.8 days']
+    """
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 120 * 60:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 72 * 3600 else f"{seconds / 86400:.1f} days"
 
 
 def _shade(accuracy: float) -> str:

@@ -181,7 +181,7 @@ def test_ls_names_the_others_where_one_may_not_be_read(some_mnist, monkeypatch):
         (["data", "check", "folder"], "say which folder, as folder:PATH"),
         (["run", "gpm", "folder"], "say which folder, as folder:PATH"),
         (["run", "gpm", "six:here"], "leave out 'here'"),
-        (["run", "gpm", "six", "--data", "size=3"], "no setting of six 'size'"),
+        (["run", "gpm", "six", "--data", "size=3"], "unknown setting of six 'size'"),
         (["run", "gpm", "five", "--data", "legacy=perhaps"], "legacy takes true or false"),
     ],
 )

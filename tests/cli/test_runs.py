@@ -99,7 +99,7 @@ def test_ls_without_runs_lists_what_it_did() -> None:
     assert set(json.loads(perdure("ls", "--json").stdout)) == {"methods", "networks", "benchmarks", "probes", "studies"}
     wrong = perdure("ls", "methods", "rcl")
     assert wrong.exit_code == 2
-    assert "no list 'methods rcl'" in wrong.stderr
+    assert "unknown list 'methods rcl'" in wrong.stderr
 
 
 def test_listing_does_not_import_torch() -> None:

@@ -40,9 +40,11 @@ def test_the_best_command_is_the_best_run(
     out = tmp_path / "my runs"
     own = shlex.split("--net mlp --tasks 2 --plan epochs=3 --plan batch=8 --data legacy=true --set samples=20 --root")
     space = ["--space", "threshold=0.5..0.9", "--space", "plan.rate=0.01..0.1:log"]
-    told = perdure("search", "gpm", "five", *own, str(tmp_path), "--out", str(out), *space, "--seeds=3,4", "--trials=1")
-    assert told.exit_code == 0, told.output
-    (line,) = [line for line in told.stdout.splitlines() if line.startswith("best: perdure run ")]
+    answer = perdure(
+        "search", "gpm", "five", *own, str(tmp_path), "--out", str(out), *space, "--seeds=3,4", "--trials=1"
+    )
+    assert answer.exit_code == 0, answer.output
+    (line,) = [line for line in answer.stdout.splitlines() if line.startswith("best: perdure run ")]
     seen: list[RunSpec] = []
 
     def watched(wanted: RunSpec, **places: object) -> dict[str, object]:
@@ -59,10 +61,18 @@ def test_the_best_command_is_the_best_run(
 
 def test_what_was_found_outdoes_what_was_given(rounds: list[list[RunSpec]], tmp_path: Path) -> None:
     words = ("--set", "threshold=0.1", "--space", "threshold=0.5,0.5", "--trials", "1", "--out", str(tmp_path))
-    told = perdure("search", "gpm", "synthetic", *words)
+    answer = perdure("search", "gpm", "synthetic", *words)
     assert rounds[0][0].values["threshold"] == 0.5
-    assert told.stdout.splitlines()[-1].endswith("--set threshold=0.5")
-    assert "--seed" not in told.stdout
+    assert answer.stdout.splitlines()[-1].endswith("--set threshold=0.5")
+    assert "--seed" not in answer.stdout
+
+
+def test_what_was_found_replaces_what_was_given_under_another_name(rounds: list[list[RunSpec]], tmp_path: Path) -> None:
+    words = ("--set", "epsilon=0.1", "--space", "threshold=0.5,0.5", "--plan", "lr=1", "--space", "plan.rate=0.2,0.2")
+    answer = perdure("search", "gpm", "synthetic", *words, "--trials", "1", "--out", str(tmp_path))
+    assert (rounds[0][0].values["threshold"], rounds[0][0].plan.rate) == (0.5, 0.2)
+    assert answer.stdout.splitlines()[-1].count("threshold=") == 1
+    assert answer.stdout.splitlines()[-1].endswith("--set threshold=0.5 --plan rate=0.2")
 
 
 @pytest.mark.parametrize(("words", "widths"), [([], [1, 1, 1]), (["--jobs", "2"], [2, 1]), (["--at-once", "3"], [3])])
@@ -70,16 +80,16 @@ def test_a_round_has_as_many_proposals_as_there_are_places(
     words: list[str], widths: list[int], rounds: list[list[RunSpec]], tmp_path: Path
 ) -> None:
     space = ("--space", "threshold=0.5..0.9", "--trials", "3", "--out", str(tmp_path), "--json")
-    told = perdure("search", "gpm", "synthetic", *space, *words)
-    assert len(json.loads(told.stdout)["trials"]) == 3
+    answer = perdure("search", "gpm", "synthetic", *space, *words)
+    assert len(json.loads(answer.stdout)["trials"]) == 3
     assert [len(specs) for specs in rounds] == widths
 
 
-def test_places_are_those_of_the_executor(
+def test_a_gpu_does_one_run_at_a_time(
     rounds: list[list[RunSpec]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two GPUs do two runs at a time, however many jobs there might be."""
-    monkeypatch.setattr("perdure.lab.execute.local.visible_gpus", lambda: ["0", "1"])
+    monkeypatch.setattr("perdure.lab.executors.visible_gpus", lambda: ["0", "1"])
     space = ("--space", "threshold=0.5..0.9", "--trials", "4", "--out", str(tmp_path))
     perdure("search", "gpm", "synthetic", *space, "--device", "cuda", "--jobs", "3")
     assert [len(specs) for specs in rounds] == [2, 2]
@@ -95,8 +105,8 @@ def test_places_are_those_of_the_executor(
     ],
 )
 def test_what_is_asked_wrongly_gets_one_clear_line(words: list[str], message: str, tmp_path: Path) -> None:
-    told = perdure("search", "gpm", "synthetic", *words, "--out", str(tmp_path / "runs"))
-    assert told.exit_code == 2, told.output
-    assert message in re.sub(r"\s+", " ", told.stderr)
-    assert len(told.stderr.splitlines()) == 1
+    answer = perdure("search", "gpm", "synthetic", *words, "--out", str(tmp_path / "runs"))
+    assert answer.exit_code == 2, answer.output
+    assert message in re.sub(r"\s+", " ", answer.stderr)
+    assert len(answer.stderr.splitlines()) == 1
     assert not (tmp_path / "runs").exists()

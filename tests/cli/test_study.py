@@ -13,8 +13,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+import perdure
 from perdure.cli.main import app
+from perdure.lab.execute.job import Event
 from perdure.lab.store import finish, run_directory
+from perdure.lab.study import StudyCallback, StudyPlan
 from perdure.lab.study_file import read, specs
 from perdure.train.plan import Plan
 
@@ -30,7 +33,7 @@ tasks = 2
 ENDLESS = 'methods = ["gpm"]\nbenchmarks = ["synthetic"]\nseeds = [1, 2]\nplan = { epochs = 100000 }\n'
 
 
-def perdure(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+def verb(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*PERDURE, "study", *words], capture_output=True, text=True, cwd=cwd, env=ENVIRONMENT, check=False
     )
@@ -49,7 +52,7 @@ def pretend(file: Path, out: Path, figures: dict[str, list[float]], **more: Any)
         record = {**one.plain(), "acc": figures[one.method][one.seed - 1], "bwt": -1.0, "threads": 1, "device": "cpu"}
         record |= {"versions": {"torch": "2", "perdure": "0"}, "seconds": 1.0, "data": {"completeness": "complete"}}
         record |= more
-        finish(run_directory(out, one.shelf, one.method, one.digest()), record, [])
+        finish(run_directory(out, one.benchmark_dir, one.method, one.digest()), record, [])
 
 
 def alive(process: int) -> bool:
@@ -90,7 +93,7 @@ def test_done_once_compared_and_not_done_again(tmp_path: Path) -> None:
         seeds = [1]
         plan = { rate = 1e30 }
     """)
-    first = perdure("mine.toml", "--jobs", "2", "--json", cwd=tmp_path)
+    first = verb("mine.toml", "--jobs", "2", "--json", cwd=tmp_path)
     assert first.returncode == 1, first.stderr
     found = json.loads(first.stdout)
     assert [(run["method"], run["seed"], run["state"]) for run in found["runs"]] == [
@@ -110,7 +113,7 @@ def test_done_once_compared_and_not_done_again(tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in tmp_path.rglob("record.json")}
     assert len(before) == 4
 
-    second = perdure("mine.toml", cwd=tmp_path)
+    second = verb("mine.toml", cwd=tmp_path)
     assert second.returncode == 1
     assert "5 runs, 4 done already, 1 to do" in second.stderr
     assert "finetune on" not in second.stderr
@@ -128,7 +131,7 @@ def test_stopped_it_saves_and_says_how_to_go_on(number: int, tmp_path: Path) -> 
     assert running.returncode == 128 + number
     (said,) = [line for line in rest.splitlines() if line.startswith("perdure:")]
     assert "0 of 2 runs are done" in said
-    assert "the same command goes on" in said
+    assert "run the same command to resume" in said
     assert "Traceback" not in rest
     assert not any(map(alive, processes))
     assert list(tmp_path.rglob("checkpoint/*.safetensors"))
@@ -152,9 +155,9 @@ def test_dry_counts_times_and_computes_nothing(tmp_path: Path) -> None:
     file.write_text(GRID)
     pretend(file, out, {"finetune": [70, 71], "gpm": []})
     before = sorted(out.rglob("*"))
-    told = here(str(file), "--out", str(out), "--dry", "--json", "--jobs", "2")
-    assert told.exit_code == 0, told.output
-    found = json.loads(told.stdout)
+    answer = here(str(file), "--out", str(out), "--dry", "--json", "--jobs", "2")
+    assert answer.exit_code == 0, answer.output
+    found = json.loads(answer.stdout)
     assert (found["runs"], found["done"], found["to_do"], found["jobs"], found["threads"]) == (6, 2, 4, 2, 1)
     assert [(one["method"], one["runs"], one["lessons"], one["epochs"]) for one in found["estimates"]] == [
         ("gpm", 3, 2, 2),
@@ -176,11 +179,11 @@ def test_tables_of_means_and_paired_differences(tmp_path: Path) -> None:
     pretend(file, out, {"finetune": [70, 60, 80], "gpm": [71, 62, 83]})
     stale = next(out.rglob("record.json")).with_name("failed.json")
     stale.write_text("{}")
-    told = here(str(file), "--out", str(out))
-    assert told.exit_code == 0, told.output
+    answer = here(str(file), "--out", str(out))
+    assert answer.exit_code == 0, answer.output
     assert not stale.exists()
-    assert "6 runs, all of them done already; nothing to compute" in told.stderr
-    text = re.sub(r"\s+", " ", told.stdout)
+    assert "6 runs, all of them done already; nothing to compute" in answer.stderr
+    text = re.sub(r"\s+", " ", answer.stdout)
     assert "mean ± standard deviation over n seeds (ddof 1)" in text
     assert "finetune │ 3 │ 70.00 ± 10.00 │ -1.00 ± 0.00" in text
     assert "gpm │ 3 │ 72.00 ± 10.54" in text
@@ -211,23 +214,23 @@ def test_scaled_runs_are_others_and_the_table_says_so(tmp_path: Path) -> None:
     file.write_text(GRID + f"plan = {{ epochs = {2 * Plan().epochs} }}")
     pretend(file, out, {"finetune": [70, 60, 80], "gpm": [71, 62, 83]})
     file.write_text(GRID + f"plan = {{ epochs = {20 * Plan().epochs} }}")
-    told = here(str(file), "--out", str(out), "--scale", "0.1")
-    assert told.exit_code == 0, told.output
-    assert "epochs × 0.1: not the plan's figures" in re.sub(r"\s+", " ", told.stdout)
-    assert "70.00 ± 10.00" in told.stdout
+    answer = here(str(file), "--out", str(out), "--scale", "0.1")
+    assert answer.exit_code == 0, answer.output
+    assert "epochs × 0.1: not the plan's figures" in re.sub(r"\s+", " ", answer.stdout)
+    assert "70.00 ± 10.00" in answer.stdout
 
 
 def test_tables_say_what_was_learned_from(tmp_path: Path) -> None:
     file, out = tmp_path / "mine.toml", tmp_path / "runs"
     file.write_text(GRID)
     pretend(file, out, {"finetune": [70, 60, 80], "gpm": []})
-    slip = {"completeness": "complete", "fashion-mnist": "legacy: MNIST", "source": "files", "fingerprint": "abc"}
-    pretend(file, out, {"finetune": [], "gpm": [70, 60, 80]}, data=slip)
-    told = here(str(file), "--out", str(out)).stdout
-    assert "data of synthetic: complete\ndata of synthetic: complete; fashion-mnist: legacy: MNIST\n" in told
+    legacy = {"completeness": "complete", "fashion-mnist": "legacy: MNIST", "source": "files", "fingerprint": "abc"}
+    pretend(file, out, {"finetune": [], "gpm": [70, 60, 80]}, data=legacy)
+    answer = here(str(file), "--out", str(out)).stdout
+    assert "data of synthetic: complete\ndata of synthetic: complete; fashion-mnist: legacy: MNIST\n" in answer
 
 
-def test_runs_that_are_not_alike_get_a_caution(tmp_path: Path) -> None:
+def test_runs_that_are_not_alike_get_a_warning(tmp_path: Path) -> None:
     file, out = tmp_path / "mine.toml", tmp_path / "runs"
     file.write_text(GRID)
     pretend(file, out, {"finetune": [70, 60, 80], "gpm": []})
@@ -269,13 +272,51 @@ def test_data_that_are_not_there_fail_their_runs_alone(tmp_path: Path) -> None:
     file.write_text(GRID)
     pretend(file, out, {"finetune": [70, 60, 80], "gpm": [71, 62, 83]})
     file.write_text(GRID.replace('["synthetic"]', '["synthetic", "cifar100"]'))
-    told = here(str(file), "--out", str(out), "--root", str(tmp_path / "nowhere"))
-    assert told.exit_code == 1
-    assert "12 runs, 6 done already, none that can be done; nothing to compute" in told.stderr
-    assert "70.00 ± 10.00" in told.stdout
-    assert "0 of 3" in told.stdout
-    assert "finetune on cifar100, seed 1 and 5 more: no CIFAR-100 in" in told.stdout
-    assert told.stdout.count("perdure data fetch cifar100") == 1
+    answer = here(str(file), "--out", str(out), "--root", str(tmp_path / "nowhere"))
+    assert answer.exit_code == 1
+    assert "12 runs, 6 done already, none that can be done; nothing to compute" in answer.stderr
+    assert "70.00 ± 10.00" in answer.stdout
+    assert "0 of 3" in answer.stdout
+    assert "finetune on cifar100, seed 1 and 5 more: no CIFAR-100 in" in answer.stdout
+    assert answer.stdout.count("perdure data fetch cifar100") == 1
+
+
+def test_the_same_from_python(tmp_path: Path) -> None:
+    file, out = tmp_path / "mine.toml", tmp_path / "runs"
+    file.write_text(GRID)
+    pretend(file, out, {"finetune": [70, 60, 80], "gpm": [71, 62, 83]})
+    found = perdure.study(file, out=out)
+    assert found.plain() == json.loads(here(str(file), "--out", str(out), "--json").stdout)
+    assert [(run.spec.method, run.spec.seed, run.state, run.computed) for run in found.runs[:2]] == [
+        ("finetune", 1, "done", False),
+        ("gpm", 1, "done", False),
+    ]
+    assert [group.spread("acc").mean for group in found.groups] == [70.0, 72.0]
+    (difference,) = found.differences
+    assert (difference.group.method, difference.other.method) == ("gpm", "finetune")
+    assert found.notes == ["data of synthetic: complete"]
+    assert found.failed == []
+
+
+def test_python_runs_what_is_not_done_and_follows_it(tmp_path: Path) -> None:
+    file, kinds = tmp_path / "mine.toml", []
+    file.write_text(GRID.replace("[1, 2, 3]", "[1]").replace("tasks = 2", "tasks = 1") + "plan = { epochs = 1 }")
+
+    class Follower(StudyCallback):
+        def on_start(self, plan: StudyPlan) -> None:
+            kinds.append(len(plan.to_do))
+
+        def on_event(self, event: Event) -> None:
+            kinds.append((event.job, event.kind))
+
+    cost = perdure.study(read(file), out=tmp_path, dry=True)
+    assert [(each.spec.method, each.runs) for each in cost.costs] == [("finetune", 1), ("gpm", 1)]
+    assert cost.seconds == cost.seconds_in_parallel > 0
+    assert not list(tmp_path.rglob("record.json"))
+    found = perdure.study(read(file), out=tmp_path, callback=Follower())
+    assert kinds == [2] + [(job, kind) for job in (0, 1) for kind in ("started", "epoch", "done")]
+    assert [run.computed for run in found.runs] == [True, True]
+    assert found.costs is None
 
 
 @pytest.mark.parametrize(
@@ -291,16 +332,16 @@ def test_data_that_are_not_there_fail_their_runs_alone(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_asked_wrongly_gets_one_clear_line(words: list[str], message: str) -> None:
-    told = here(*words)
-    assert told.exit_code == 2, told.output
-    assert message in told.stderr
-    assert told.stdout == ""
-    assert len(told.stderr.splitlines()) == 1
+    answer = here(*words)
+    assert answer.exit_code == 2, answer.output
+    assert message in answer.stderr
+    assert answer.stdout == ""
+    assert len(answer.stderr.splitlines()) == 1
 
 
 def test_more_tasks_than_there_are_are_a_slip_in_the_file(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(GRID.replace("synthetic", "six").replace("tasks = 2", "tasks = 7"))
-    told = here(str(file), "--out", str(tmp_path))
-    assert told.exit_code == 2
-    assert "mine.toml: tasks=7 is not allowed; use 1 to 6" in re.sub(r"\s+", " ", told.stderr)
+    answer = here(str(file), "--out", str(tmp_path))
+    assert answer.exit_code == 2
+    assert "mine.toml: tasks=7 is not allowed; use 1 to 6" in re.sub(r"\s+", " ", answer.stderr)

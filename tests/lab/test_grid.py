@@ -74,16 +74,17 @@ def test_blocks_are_joined_and_share_what_stands_above(file: Path) -> None:
     file.write_text("""
         seeds = [1]
         benchmarks = ["synthetic"]
-        plan = { epochs = 3, rate = 0.5 }
+        plan = { epochs = 3, lr = 0.5 }
         [[block]]
         methods = ["gpm"]
         plan = { epochs = 4 }
         [[block]]
         methods = ["ewc"]
+        plan = { rate = 0.25 }
         seeds = [5, 6]
     """)
     found = [(run.method, run.seed, run.plan.epochs, run.plan.rate) for run in specs(read(file))]
-    assert found == [("gpm", 1, 4, 0.5), ("ewc", 5, 3, 0.5), ("ewc", 6, 3, 0.5)]
+    assert found == [("gpm", 1, 4, 0.5), ("ewc", 5, 3, 0.25), ("ewc", 6, 3, 0.25)]
 
 
 BASE = 'methods = ["rcl"]\nbenchmarks = ["synthetic"]\nseeds = [1]\n'
@@ -100,28 +101,33 @@ BASE = 'methods = ["rcl"]\nbenchmarks = ["synthetic"]\nseeds = [1]\n'
         (BASE.replace("[1]", "[true]"), "whole numbers"),
         (BASE.replace("[1]", "[-1]"), "whole numbers ≥ 0"),
         (BASE.replace("[1]", "[1, 1]"), "rcl on synthetic with seed 1 is in it twice"),
-        (BASE.replace('"rcl"', '"rlc"'), "no method 'rlc'; did you mean rcl"),
+        (BASE.replace('"rcl"', '"rlc"'), "unknown method 'rlc'; did you mean rcl"),
         (BASE.replace('"synthetic"', '"synthetc"'), "did you mean synthetic"),
         (BASE + 'probes = ["fgms"]', "did you mean fgsm"),
         (BASE + "threads = 0", "threads=0 is not allowed"),
         (BASE + 'against = "gpm"', "against=gpm, which is not among its methods"),
         (BASE + 'network = "mpl"', "did you mean mlp"),
-        (BASE + '[network]\nsix = "mlp"', "no benchmark in MINE that a table could be for: 'six'"),
+        (BASE + '[network]\nsix = "mlp"', "unknown benchmark in a table of MINE: 'six'"),
         (BASE + "[plan]\nepochs = 1.5", "epochs takes a whole number"),
-        (BASE + "[plan]\nepoch = 1", "did you mean epochs"),
+        (BASE + "[plan]\nepcohs = 1", "unknown plan option 'epcohs'; did you mean epochs"),
+        (BASE + "[plan]\nlr = 1\nrate = 2", "one option under two names"),
+        (BASE + "[plan]\nwd = 1e-4", "plans have no weight decay; leave it out"),
         (BASE + "[plan]\nepochs = [1, 2]", "plan takes a table of name = value"),
-        (BASE + "[values.gpm]\nsamples = 3", "no method in MINE that [values.gpm] could be for: 'gpm'"),
+        (BASE + "[values.gpm]\nsamples = 3", "unknown method in [values.gpm] of MINE: 'gpm'"),
         (BASE + "[values.rcl]\nradios = 3", "did you mean radius"),
         (BASE + "[values.rcl]\nradius = -3", "radius takes a number ≥ 0"),
         (BASE + "[values.rcl]\nradius = []", "values={'rcl': {'radius': []}} is not allowed"),
         (BASE + "[values.rcl]\nradius = [0.1, 0.1]", "is in it twice"),
         (BASE + "[values]\nradius = 3", "values takes for each method"),
         (BASE + "[settings]\nclases = 3", "did you mean classes"),
-        (BASE + "[settings.six]\nclasses = 3", "that a table could be for: 'six'"),
+        (BASE + "[settings.six]\nclasses = 3", "unknown benchmark in a table of MINE: 'six'"),
         (BASE + "block = 3", "block takes tables headed [[block]]"),
         (BASE + "[[block]]\nabout = 'x'", "key of MINE, block 1 'about'"),
         (BASE + "[[block]]\n[[block]]", "block 2: rcl on synthetic with seed 1 is in it twice"),
-        (BASE + "[[block]]\nmethods = ['gpm']\n[block.values.rcl]\nradius = 1", "no method in MINE, block 1"),
+        (
+            BASE + "[[block]]\nmethods = ['gpm']\n[block.values.rcl]\nradius = 1",
+            "unknown method in [values.rcl] of MINE, block 1",
+        ),
     ],
 )
 def test_slips_get_one_line_that_names_the_file(text: str, message: str, file: Path) -> None:

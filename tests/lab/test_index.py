@@ -13,7 +13,7 @@ from perdure.errors import PerdureError, RunLocked, UnknownName, WrongValue
 from perdure.lab import index, store
 from perdure.lab.run import run
 from perdure.lab.spec import spec
-from perdure.lab.survey import Planned, keep_error
+from perdure.lab.study import StudyRun
 
 
 def finished(root: Path, digest: str, method: str = "gpm", benchmark: str = "six", **facts: Any) -> Path:
@@ -74,8 +74,7 @@ def test_every_state_is_told_and_nothing_else_is_listed(tmp_path: Path) -> None:
 def test_what_a_study_gave_up_is_listed_with_its_reason_and_can_be_removed(begun: bool, tmp_path: Path) -> None:
     if begun:
         unfinished(tmp_path, A)
-    planned = Planned(spec("er", "six", seed=4), store.run_directory(tmp_path, "six", "er", A))
-    keep_error(planned, "no device 'cuda'")
+    StudyRun(spec("er", "six", seed=4), store.run_directory(tmp_path, "six", "er", A)).save_error("no device 'cuda'")
     (row,) = index.runs(tmp_path)
     assert (row.state, row.method, row.seed) == ("failed", "er", 4)
     assert (row.problem or "").endswith("no device 'cuda'")

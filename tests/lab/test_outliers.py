@@ -1,4 +1,4 @@
-"""Outlier streams: what was asked for, how it is named, and what is spoiled."""
+"""Outlier streams: what was asked for, how it is named, and what is contaminated."""
 
 import pytest
 import torch
@@ -45,10 +45,10 @@ def test_asked_wrongly(text: str, kind: type[Exception], says: str) -> None:
 
 
 def test_a_run_without_outliers_is_named_as_ever_and_one_with_them_is_another() -> None:
-    plain, spoiled = spec("gpm", "synthetic"), spec("gpm", "synthetic", outliers="labels:0.20")
+    plain, dirty = spec("gpm", "synthetic"), spec("gpm", "synthetic", outliers="labels:0.20")
     assert "outliers" not in plain.plain()
-    assert spoiled.digest() == spec("gpm", "synthetic", outliers="labels:.2").digest() != plain.digest()
-    for one in (plain, spoiled):
+    assert dirty.digest() == spec("gpm", "synthetic", outliers="labels:.2").digest() != plain.digest()
+    for one in (plain, dirty):
         assert RunSpec.from_plain(one.plain()) == one
 
 

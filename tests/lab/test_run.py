@@ -12,7 +12,7 @@ from perdure import registry
 from perdure.errors import PerdureError, UnknownName, UsageError, WrongValue
 from perdure.lab.build import build, open_stream
 from perdure.lab.run import run
-from perdure.lab.spec import assignments, preset, presets, spec
+from perdure.lab.spec import RunSpec, assignments, preset, presets, spec
 from perdure.lab.store import write, write_json
 from perdure.schema import checked, values_of
 from perdure.train.plan import Plan
@@ -73,6 +73,39 @@ def test_the_hash_covers_what_changes_numbers() -> None:
     assert len({plain, *(other.digest() for other in others)}) == 1 + len(others)
 
 
+@pytest.mark.parametrize(
+    ("benchmark", "rcl", "gpm"),
+    [
+        ("synthetic", "e552a96472ae7a1f", "8245f77ecfb64229"),
+        ("six", "0468eb84c28cede0", "16226725d64e7f2a"),
+        ("cifar100", "5d969ef0ff9fa6b1", "dabdf3f57ebaa8ab"),
+        ("five", "0da1bf3eeff57cf2", "f54c349b0dd2d039"),
+        ("miniimagenet", "e3310b9ac61107f6", "17bacde08aa74604"),
+        ("pmnist", "0692dd3c43e53ab7", "9902ec3e0d222723"),
+        ("folder:photos", "f79489b80095c169", "27cc09012f2276bf"),
+    ],
+)
+def test_finished_runs_of_earlier_versions_are_found(benchmark: str, rcl: str, gpm: str) -> None:
+    """Another hash would be another directory: every run that anybody has would be computed again."""
+    assert spec("rcl", benchmark).digest() == rcl
+    assert spec("gpm", benchmark).digest("data") == gpm
+
+
+def test_values_go_by_their_first_names_too() -> None:
+    now = spec("rcl", "six", values={"ua_weight": 0.5, "phi_init": 0.0})
+    assert now == spec("rcl", "six", values={"spread_weight": 0.5, "noise_range": 0.0})
+    assert RunSpec.from_plain(json.loads(json.dumps(now.plain()))) == now
+    assert RunSpec.from_plain(json.loads(json.dumps(now.first_plain()))) == now
+    with pytest.raises(WrongValue, match="given twice"):
+        spec("rcl", "six", values={"ua_weight": 0.5, "spread_weight": 0.5})
+
+
+def test_plan_options_go_by_habitual_names() -> None:
+    plain = spec("rcl", "six", plan={"rate": 0.2, "batch": 8, "epochs": 3, "schedule": "linear"})
+    assert plain == spec("rcl", "six", plan={"lr": "0.2", "bs": 8, "epoch": 3, "sched": "linear"})
+    assert plain == spec("rcl", "six", plan={"learning_rate": 0.2, "batch_size": 8, "epochs": 3, "schedule": "linear"})
+
+
 @pytest.mark.parametrize("benchmark", list(presets()))
 @pytest.mark.parametrize("method", list(registry.methods))
 def test_every_preset_fits_its_method_and_names_its_sources(benchmark: str, method: str) -> None:
@@ -114,13 +147,16 @@ def test_wrong_wishes_are_one_clear_line() -> None:
         ({"values": {"threshold": "1.5"}}, WrongValue, "≤ 1"),
         ({"values": {"variant": "mine"}}, WrongValue, "released or paper"),
         ({"plan": {"epochs": "0"}}, WrongValue, "a whole number ≥ 1"),
-        ({"plan": {"epoch": "3"}}, UnknownName, "did you mean epochs"),
+        ({"plan": {"epochz": "3"}}, UnknownName, "unknown plan option .epochz.; did you mean epoch or epochs"),
+        ({"plan": {"lrr": "0.1"}}, UnknownName, "unknown plan option .lrr.; did you mean lr"),
+        ({"plan": {"wd": "1e-4"}}, WrongValue, "plans have no weight decay; leave it out"),
+        ({"plan": {"lr": 1, "rate": 2}}, WrongValue, "one option under two names"),
         ({"plan": {"keep": "first"}}, WrongValue, "best or last"),
     ):
         with pytest.raises(kind, match=message) as caught:
             spec(**{"method": "rcl", "benchmark": "six", **wish})
         assert "\n" not in str(caught.value)
-    with pytest.raises(UsageError, match="name=value"):
+    with pytest.raises(UsageError, match="expected NAME=VALUE, got 'epochs'"):
         assignments(["epochs"])
 
 

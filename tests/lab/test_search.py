@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
+import perdure
 from perdure.errors import PerdureError, RunLocked, UnknownName, UsageError, WrongValue
-from perdure.lab.execute.job import Event, Job, run_job
+from perdure.lab import search as lab
+from perdure.lab.execute.job import Event, run_job
 from perdure.lab.run import run
-from perdure.lab.search import Range, go, make, parse, results
+from perdure.lab.search import Range, Trial, make_search, parse_range, read_trials
 from perdure.lab.spec import spec
 
 pytest.importorskip("optuna", reason="a search needs optuna")
@@ -24,19 +26,36 @@ class Here:
             if self.done == self.limit:
                 raise KeyboardInterrupt
             self.done += 1
-            told = []
-            run_job(job, lambda kind, facts, told=told: told.append((kind, facts)))
-            yield from (Event(number, kind, facts) for kind, facts in told)
+            events = []
+            run_job(job, lambda kind, facts, events=events: events.append((kind, facts)))
+            yield from (Event(number, kind, facts) for kind, facts in events)
+
+    def stop(self):
+        raise AssertionError("nobody asked for it")
+
+
+SPACE = {"method": "gpm", "benchmark": "synthetic", "space": ["threshold=0.5..0.99"], "seeds": [1, 2]}
+SHORT = {"tasks": 1, "plan": {"epochs": 1}}
 
 
 @pytest.fixture
 def wanted():
-    return make("gpm", "synthetic", ["threshold=0.5..0.99"], [1, 2], tasks=1, plan={"epochs": 1})
+    return make_search(**SPACE, **SHORT)
 
 
-def search(wanted, out, trials, executor=None, at_once=2):
-    executor = executor or Here()
-    return list(go(wanted, executor, out=out, trials=trials, at_once=at_once, job=lambda one: Job(one, str(out))))
+@pytest.fixture
+def search(monkeypatch):
+    """Search with an executor of ours; gives the trials of this call."""
+
+    def search(out, trials, executor=None, at_once=2, **other):
+        monkeypatch.setattr(lab, "make_executor", lambda *_, **__: (executor or Here(), None))
+        ended = []
+        keep = lambda news: ended.append(news) if isinstance(news, Trial) else None  # noqa: E731
+        result = lab.search(**{**SPACE, **SHORT, **other}, trials=trials, out=out, at_once=at_once, callback=keep)
+        assert {trial.number for trial in ended} <= {trial.number for trial in result.trials}
+        return ended
+
+    return search
 
 
 @pytest.mark.parametrize(
@@ -48,20 +67,24 @@ def search(wanted, out, trials, executor=None, at_once=2):
         ("samples=10..200", Range("samples", 10, 200, whole=True)),
         ("mix_weight=1e-4..1:log", Range("mix_weight", 1e-4, 1, log=True)),
         ("plan.rate=0.01..0.1:log", Range("plan.rate", 0.01, 0.1, log=True)),
+        ("plan.lr=0.01..0.1:log", Range("plan.rate", 0.01, 0.1, log=True)),
+        ("bs=16..32", Range("plan.batch", 16, 32, whole=True)),
         ("plan.batch=16,32", Range("plan.batch", choices=("16", "32"))),
         ("variant=released,paper", Range("variant", choices=("released", "paper"))),
         ("phi_cap=0.1..1", Range("phi_cap", 0.1, 1)),
     ],
 )
 def test_spaces(text, found):
-    assert parse(text, "rcl") == found
+    assert parse_range(text, "rcl") == found
 
 
 @pytest.mark.parametrize(
     ("text", "kind", "message"),
     [
         ("radios=0.1..1", UnknownName, "did you mean radius"),
-        ("omega=0.1..1", UnknownName, "no value of rcl to search"),
+        ("omega=0.1..1", UnknownName, "unknown value of rcl to search"),
+        ("plan.lrr=0.1..1", UnknownName, "unknown plan option 'lrr'; did you mean lr"),
+        ("plan.wd=0.1..1", WrongValue, "no weight decay"),
         ("radius", WrongValue, "is no range"),
         ("radius=0.1", WrongValue, "is no range"),
         ("radius=1..0.1", WrongValue, "the lower one"),
@@ -71,31 +94,31 @@ def test_spaces(text, found):
 )
 def test_spaces_asked_wrongly(text, kind, message):
     with pytest.raises(kind, match=message):
-        parse(text, "rcl")
+        parse_range(text, "rcl")
 
 
 @pytest.mark.parametrize("space", [[], ["threshold=0.5..1.5"], ["threshold=0.1..0.2", "epsilon=0.1..0.3"]])
 def test_searches_asked_wrongly_fail_before_anything_runs(space):
     with pytest.raises(UsageError):
-        make("gpm", "synthetic", space, [1])
+        make_search("gpm", "synthetic", space, [1])
 
 
 @pytest.mark.parametrize("space", ["ua_in=both,nonsense", "samples=10..20.5", "plan.batch=16,0"])
 def test_every_choice_and_both_ends_are_checked_before_anything_runs(space):
     with pytest.raises(WrongValue, match="is not allowed"):
-        make("rcl", "synthetic", ["radius=0.01..0.5", space], [1])
+        make_search("rcl", "synthetic", ["radius=0.01..0.5", space], [1])
 
 
 @pytest.mark.parametrize("seeds", [[1, 1], []])
 def test_each_seed_is_named_once(seeds):
     with pytest.raises(WrongValue, match="name at least one, and each once"):
-        make("gpm", "synthetic", ["threshold=0.5..0.9"], seeds)
+        make_search("gpm", "synthetic", ["threshold=0.5..0.9"], seeds)
 
 
-def test_scores_are_means_over_seeds_of_validation_accuracy(wanted, tmp_path):
-    trials = search(wanted, tmp_path, 3)
+def test_scores_are_means_over_seeds_of_validation_accuracy(search, wanted, tmp_path):
+    trials = search(tmp_path, 3)
     assert len(trials) == 3
-    best = results(wanted, tmp_path)[0]
+    best = read_trials(wanted, tmp_path)[0]
     assert best.score == max(trial.score for trial in trials)
     expected = []
     for seed in (1, 2):
@@ -104,62 +127,86 @@ def test_scores_are_means_over_seeds_of_validation_accuracy(wanted, tmp_path):
     assert best.score == pytest.approx(sum(expected) / 2)
 
 
-def test_test_data_change_nothing(wanted, tmp_path, monkeypatch):
+def test_test_data_change_nothing(search, tmp_path, monkeypatch):
     """The same search on a stream whose test images and labels are something else."""
     from dataclasses import replace
 
     from perdure.data.synthetic import synthetic
     from perdure.types import Split, Stream
 
-    before = [trial.score for trial in search(wanted, tmp_path / "a", 2)]
+    before = [trial.score for trial in search(tmp_path / "a", 2)]
 
-    def spoiled(*, seed, tasks=None):
+    def other_test_data(*, seed, tasks=None):
         stream = synthetic(seed=seed, tasks=tasks)
         wrong = [replace(t, test=Split(t.test.x.flip(0), t.test.y * 0, t.test.mean, t.test.std)) for t in stream]
         return Stream("synthetic", wrong)
 
-    monkeypatch.setattr("perdure.data.synthetic.synthetic", spoiled)
-    assert [trial.score for trial in search(wanted, tmp_path / "b", 2)] == before
+    monkeypatch.setattr("perdure.data.synthetic.synthetic", other_test_data)
+    assert [trial.score for trial in search(tmp_path / "b", 2)] == before
 
 
-def test_a_search_goes_on_and_repeats_no_run(wanted, tmp_path):
-    search(wanted, tmp_path, 2)
-    assert search(wanted, tmp_path, 2) == []  # so many there are already
-    assert len(search(wanted, tmp_path, 3)) == 1
+def test_a_search_goes_on_and_repeats_no_run(search, tmp_path):
+    search(tmp_path, 2)
+    assert search(tmp_path, 2) == []  # so many there are already
+    assert len(search(tmp_path, 3)) == 1
     # Another space is another search.
-    other = make("gpm", "synthetic", ["threshold=0.6..0.99"], [1, 2], tasks=1, plan={"epochs": 1})
-    assert results(other, tmp_path) == []
+    other = make_search("gpm", "synthetic", ["threshold=0.6..0.99"], [1, 2], tasks=1, plan={"epochs": 1})
+    assert read_trials(other, tmp_path) == []
 
 
-def test_a_search_that_was_cut_off_asks_again(wanted, tmp_path):
+def test_a_search_that_was_cut_off_asks_again(search, wanted, tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        search(wanted, tmp_path, 4, Here(limit=3))
+        search(tmp_path, 4, Here(limit=3))
     runs = set(tmp_path.rglob("record.json"))
     assert len(runs) == 3
-    trials = search(wanted, tmp_path, 4)
-    assert len(results(wanted, tmp_path)) == 4
+    trials = search(tmp_path, 4)
+    assert len(read_trials(wanted, tmp_path)) == 4
     assert len(trials) == 4
     # The runs that were done then are those of the first trials now.
     assert len(set(tmp_path.rglob("record.json"))) == 8
     assert runs <= set(tmp_path.rglob("record.json"))
 
 
-def test_a_failed_run_fails_its_trial_alone(tmp_path):
-    wanted = make("finetune", "synthetic", ["plan.rate=1e30,0.01"], [1], tasks=1, network="mlp", plan={"epochs": 1})
-    trials = search(wanted, tmp_path, 4, at_once=1)
+def test_a_failed_run_fails_its_trial_alone(search, tmp_path):
+    other = {"method": "finetune", "space": ["plan.lr=1e30,0.01"], "seeds": [1], "net": "mlp"}
+    trials = search(tmp_path, 4, at_once=1, **other)
     failed = [trial for trial in trials if trial.score is None]
     assert {trial.values["plan.rate"] for trial in failed} == {"1e30"}
     assert all("lower the learning rate" in trial.error for trial in failed)
     assert 0 < len(failed) < 4
-    assert results(wanted, tmp_path)[-1].score is None
+    wanted = make_search("finetune", "synthetic", other["space"], [1], network="mlp", **SHORT)
+    assert read_trials(wanted, tmp_path)[-1].score is None
+    assert len(read_trials(wanted, tmp_path)) == 4
 
 
-def test_a_damaged_search_is_one_line(wanted, tmp_path):
-    search(wanted, tmp_path, 1)
+def test_what_is_searched_replaces_what_is_given_under_any_name():
+    wanted = make_search(
+        "rcl", "synthetic", ["plan.rate=0.1,0.2", "radius=0.1,0.2"], [1], plan={"lr": 1}, values={"rho": 1}
+    )
+    (one,) = wanted.specs({"plan.rate": 0.2, "radius": 0.1})
+    assert (one.plan.rate, one.values["radius"]) == (0.2, 0.1)
+
+
+def test_searches_of_earlier_versions_are_found_by_the_same_name(wanted):
+    assert wanted.digest() == "cc62e65f43bc3a22"
+
+
+def test_the_result_as_data(search, tmp_path, monkeypatch):
+    search(tmp_path, 2, Pretending())
+    monkeypatch.setattr(lab, "make_executor", lambda *_, **__: (Pretending(), None))
+    result = perdure.search(**SPACE, **SHORT, trials=2, out=tmp_path)
+    assert result.best == result.trials[0]
+    assert result.best.score >= result.trials[1].score
+    assert result.plain()["search"] == result.search.digest()
+    assert [set(trial) for trial in result.plain()["trials"]] == [{"number", "values", "score", "error"}] * 2
+
+
+def test_a_damaged_search_is_one_line(search, wanted, tmp_path):
+    search(tmp_path, 1)
     (path,) = (tmp_path / "searches").glob("*.db")
     Path(path).write_bytes(b"not a database" * 100)
     with pytest.raises(PerdureError, match=r"not a readable search .* move it away to begin anew"):
-        results(wanted, tmp_path)
+        read_trials(wanted, tmp_path)
 
 
 class Pretending:
@@ -168,6 +215,9 @@ class Pretending:
     def __init__(self, first=lambda: None):
         self.rounds, self.first = [], first
 
+    def stop(self):
+        raise AssertionError("nobody asked for it")
+
     def do(self, jobs):
         self.first()
         self.rounds.append([job.spec for job in jobs])
@@ -175,56 +225,60 @@ class Pretending:
             yield Event(number, "done", {"record": {"acc": 100.0 * job.spec.values["threshold"] + job.spec.seed}})
 
 
-def test_equal_proposals_of_a_round_share_their_runs(tmp_path):
+def test_equal_proposals_of_a_round_share_their_runs(search, tmp_path):
     """Two workers with one run would wait for each other, and one of them fail."""
-    wanted = make("gpm", "synthetic", ["threshold=0.5,0.50,0.9"], [1, 2])
     executor = Pretending()
-    trials = search(wanted, tmp_path, 12, executor, at_once=6)
+    trials = search(tmp_path, 12, executor, at_once=6, space=["threshold=0.5,0.50,0.9"])
     assert [trial.score for trial in trials] == [100 * float(trial.values["threshold"]) + 1.5 for trial in trials]
     for specs in executor.rounds:
         assert len({one.digest() for one in specs}) == len(specs) <= 4
 
 
-def test_a_second_process_on_a_search_changes_nothing(wanted, tmp_path):
+def test_a_second_process_on_a_search_changes_nothing(search, wanted, tmp_path):
     """Neither by trying to search, nor by reading what there is."""
     messages = []
 
     def meanwhile():
-        with pytest.raises(RunLocked) as told:
-            search(wanted, tmp_path, 4, Pretending())
-        messages.append(str(told.value))
-        results(wanted, tmp_path)
+        with pytest.raises(RunLocked) as caught:
+            search(tmp_path, 4, Pretending())
+        messages.append(str(caught.value))
+        read_trials(wanted, tmp_path)
 
-    assert len(search(wanted, tmp_path, 4, Pretending(meanwhile))) == 4
+    assert len(search(tmp_path, 4, Pretending(meanwhile))) == 4
     assert len(messages) == 2
     assert "wait for it, or stop it" in messages[0]
-    assert [trial.number for trial in sorted(results(wanted, tmp_path), key=lambda trial: trial.number)] == [0, 1, 2, 3]
+    assert [trial.number for trial in sorted(read_trials(wanted, tmp_path), key=lambda trial: trial.number)] == [
+        0,
+        1,
+        2,
+        3,
+    ]
 
 
-def test_reading_results_makes_no_files_and_asks_nothing_again(wanted, tmp_path):
-    assert results(wanted, tmp_path / "nowhere") == []
+def test_reading_results_makes_no_files_and_asks_nothing_again(search, wanted, tmp_path):
+    assert read_trials(wanted, tmp_path / "nowhere") == []
     assert not (tmp_path / "nowhere").exists()
     with pytest.raises(KeyboardInterrupt):
-        search(wanted, tmp_path, 2, Here(limit=0))
+        search(tmp_path, 2, Here(limit=0))
     (path,) = (tmp_path / "searches").glob("*.db")
     before = path.read_bytes()
-    assert results(wanted, tmp_path) == []
+    assert read_trials(wanted, tmp_path) == []
     assert path.read_bytes() == before
 
 
-def test_a_search_that_was_cut_off_twice_goes_on(wanted, tmp_path):
-    """The second time, one of the trials of the first time still is_async to be asked again."""
+def test_a_search_that_was_cut_off_twice_goes_on(search, wanted, tmp_path):
+    """The second time, one of the trials of the first time still waits to be asked again."""
     for at_once in (3, 1):
         with pytest.raises(KeyboardInterrupt):
-            search(wanted, tmp_path, 3, Here(limit=0), at_once=at_once)
-    assert len(search(wanted, tmp_path, 3, Pretending())) == 3
-    assert len(results(wanted, tmp_path)) == 3
+            search(tmp_path, 3, Here(limit=0), at_once=at_once)
+    assert len(search(tmp_path, 3, Pretending())) == 3
+    assert len(read_trials(wanted, tmp_path)) == 3
 
 
-def test_a_store_that_cannot_be_written_is_one_line(wanted, tmp_path):
+def test_a_store_that_cannot_be_written_is_one_line(search, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(PerdureError, match=r"cannot write .* choose another place with --out"):
-        search(wanted, tmp_path / "file", 1, Pretending())
+        search(tmp_path / "file", 1, Pretending())
     (tmp_path / "searches").write_text("")
     with pytest.raises(PerdureError, match=r"cannot write .*searches"):
-        search(wanted, tmp_path, 1, Pretending())
+        search(tmp_path, 1, Pretending())

@@ -1,7 +1,7 @@
-"""TensorBoard, MLflow and Weights & Biases look on: all of it, nothing twice, and never in the way.
+"""TensorBoard, MLflow and Weights & Biases get everything, nothing twice, and are never in the way.
 
 TensorBoard is the real one. The others are stand-ins with the signatures of mlflow 3 and wandb 0.2x that keep what they
-are told as the real ones do.
+get as the real ones do.
 """
 
 import inspect
@@ -26,14 +26,14 @@ EPOCHS, TASKS = 2, 2
 
 
 class First(Callback):
-    """Collects cautions, and pulls the plug at the n-th moment."""
+    """Collects warnings, and pulls the plug at the n-th moment."""
 
     def __init__(self, moment: int = 0, error: BaseException | None = None) -> None:
-        self.cautions: list[str] = []
+        self.warnings: list[str] = []
         self.left, self.error, self.moments = moment, error or KeyboardInterrupt(), 0
 
     def on_warning(self, text: str) -> None:
-        self.cautions.append(text)
+        self.warnings.append(text)
 
     def on_step(self, _now: Any) -> None:
         self.moments += 1
@@ -49,14 +49,14 @@ def learn(
     every: float = 1e9,
     first: First | None = None,
 ) -> First:
-    """Run with a watcher, until the end or the moment at which it is interrupted."""
+    """Run with a tracker, until the end or the moment at which it is interrupted."""
     asked = spec("gpm", "synthetic", network="mlp", tasks=TASKS, plan={"epochs": EPOCHS, "train_scores": True})
     stream = open_stream(asked, None)
     digest = asked.digest(stream.fingerprint)
-    path = run_directory(out, asked.shelf, asked.method, digest)
+    path = run_directory(out, asked.benchmark_dir, asked.method, digest)
     first = First(moment, error) if first is None else first
     try:
-        with trackers.watching([word], asked, digest, path, first) as callback:
+        with trackers.tracking([word], asked, digest, path, first) as callback:
             run(asked, out=out, stream=stream, callback=callback, every=every)
     except BaseException as caught:
         if caught is not first.error:
@@ -68,7 +68,7 @@ def learn(
 
 
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """Every event as it was written: reading does not merge what was told twice."""
+    """Every event as it was written: reading does not merge what was logged twice."""
     loader = pytest.importorskip("tensorboard.backend.event_processing.event_file_loader")
     found: dict[str, list[tuple[int, float]]] = {}
     for file in sorted(folder.rglob("events.out.*")):
@@ -120,7 +120,7 @@ def test_tensorboard_sees_the_hyperparameters(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("every", [0, 1e9], ids=["saved each step", "saved between lessons"])
-def test_tensorboard_is_told_nothing_twice(
+def test_tensorboard_gets_nothing_twice(
     every: float, whole: dict[str, list[tuple[int, float]]], tmp_path: Path
 ) -> None:
     """Not even where steps are taken again, because the last checkpoint was before them."""
@@ -130,10 +130,10 @@ def test_tensorboard_is_told_nothing_twice(
     assert found == whole
 
 
-def test_told_but_not_saved(
+def test_logged_but_not_saved(
     whole: dict[str, list[tuple[int, float]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed after the lesson's accuracies were told and before its checkpoint was written."""
+    """Killed after the lesson's accuracies were logged and before its checkpoint was written."""
     from perdure.lab import saver
 
     with monkeypatch.context() as patch:
@@ -142,7 +142,7 @@ def test_told_but_not_saved(
         def fail(*_: Any) -> None:
             raise error
 
-        patch.setattr(saver.Saver, "lesson_over", fail)
+        patch.setattr(saver.Saver, "on_task_end", fail)
         with pytest.raises(RuntimeError, match="killed"):
             learn("tensorboard", tmp_path)
     assert [step for step, _ in scalars(tmp_path)["acc"]] == [1]
@@ -150,8 +150,8 @@ def test_told_but_not_saved(
     assert {name: sorted(events) for name, events in scalars(tmp_path).items()} == whole
 
 
-def test_what_was_told_is_on_the_disk_at_once(tmp_path: Path) -> None:
-    """So that a run that is killed has told what it had come to."""
+def test_what_was_logged_is_on_the_disk_at_once(tmp_path: Path) -> None:
+    """So that nothing is lost when the run is killed."""
 
     class Reader(First):
         def on_step(self, now: Any) -> None:
@@ -182,7 +182,7 @@ def test_a_finished_run_troubles_nobody(tmp_path: Path) -> None:
 def test_the_command_line(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     words = ["run", "gpm", "synthetic", "--tasks", "1", "--plan", "epochs=1", "--json"]
-    words += ["--callback", "tensorboard", "--callback", "tensorboard:boards"]
+    words += ["--track", "tensorboard", "--track", "tensorboard:boards"]
     done = subprocess.run(
         [sys.executable, "-m", "perdure.cli.main", *words], capture_output=True, text=True, cwd=tmp_path, check=False
     )
@@ -327,7 +327,7 @@ def alike(found: dict[str, list[tuple[int, float]]], whole: dict[str, list[tuple
 
 def test_mlflow(server: Server, whole: dict[str, list[tuple[int, float]]], tmp_path: Path) -> None:
     for moment, error in ((8, None), (20, Interrupted("stopped", 15)), (10, Diverged("the loss")), (0, None)):
-        assert learn("mlflow:http://127.0.0.1:5000", tmp_path, moment, error).cautions == []
+        assert learn("mlflow:http://127.0.0.1:5000", tmp_path, moment, error).warnings == []
     assert alike(metrics_of(server), whole)
     (there,) = server.runs.values()
     (record,) = tmp_path.rglob("record.json")
@@ -340,18 +340,18 @@ def test_mlflow(server: Server, whole: dict[str, list[tuple[int, float]]], tmp_p
 
 
 @pytest.mark.parametrize("calls", [0, 1, 4, 5, 6, 8, 11])
-def test_a_server_that_goes_down_costs_one_caution(calls: int, server: Server, tmp_path: Path) -> None:
+def test_a_server_that_goes_down_costs_one_warning(calls: int, server: Server, tmp_path: Path) -> None:
     server.down_after = calls
     first = learn("mlflow", tmp_path)
     assert len(list(tmp_path.rglob("record.json"))) == 1
-    (caution,) = first.cautions
-    assert caution.startswith("mlflow failed (ConnectionError: Max retries exceeded with url")
-    assert caution.endswith("the run goes on without it")
-    assert "\n" not in caution
+    (warning,) = first.warnings
+    assert warning.startswith("mlflow failed (ConnectionError: Max retries exceeded with url")
+    assert warning.endswith("the run goes on without it")
+    assert "\n" not in warning
 
 
 def test_the_server_may_come_back(server: Server, tmp_path: Path) -> None:
-    """What was told before is not told again; what was missed is not there."""
+    """What was logged before is not logged again; what was missed is not there."""
     server.down_after = 7  # six to begin with, and one epoch
     learn("mlflow", tmp_path, moment=20)
     server.down_after = 10**9
@@ -361,7 +361,7 @@ def test_the_server_may_come_back(server: Server, tmp_path: Path) -> None:
 
 
 class Cloud:
-    """What wandb keeps, of one run by its id; offline it keeps everything, but tells nothing back."""
+    """What wandb keeps, of one run by its id; offline it keeps everything, but answers nothing."""
 
     def __init__(self, offline: bool) -> None:
         self.offline = offline
@@ -437,7 +437,7 @@ def cloud(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Cl
 @pytest.mark.parametrize("cloud", [True, False], ids=["offline", "online"], indirect=True)
 def test_wandb(cloud: Cloud, whole: dict[str, list[tuple[int, float]]], tmp_path: Path) -> None:
     for moment, error in ((8, None), (20, Interrupted("stopped", 15)), (10, Diverged("the loss")), (0, None)):
-        assert learn("wandb:team/robots", tmp_path, moment, error).cautions == []
+        assert learn("wandb:team/robots", tmp_path, moment, error).warnings == []
     found: dict[str, list[tuple[int, float]]] = {}
     for row in cloud.rows:
         (axis,) = {"epoch", "lesson"} & set(row)
@@ -458,8 +458,8 @@ def test_wandb(cloud: Cloud, whole: dict[str, list[tuple[int, float]]], tmp_path
 
 def test_wandb_by_itself(cloud: Cloud, tmp_path: Path) -> None:
     cloud.fail_finish = True
-    (caution,) = learn("wandb", tmp_path).cautions
-    assert "wandb failed (OSError: no route)" in caution
+    (warning,) = learn("wandb", tmp_path).warnings
+    assert "wandb failed (OSError: no route)" in warning
     assert cloud.inits[0]["project"] == "perdure"
     assert "entity" not in cloud.inits[0]
 
@@ -467,7 +467,7 @@ def test_wandb_by_itself(cloud: Cloud, tmp_path: Path) -> None:
 # --- what is asked wrongly ---
 
 
-def test_a_watcher_that_does_not_exist(tmp_path: Path) -> None:
+def test_a_tracker_that_does_not_exist(tmp_path: Path) -> None:
     with pytest.raises(UnknownName, match="did you mean tensorboard"):
         learn("tensorbord", tmp_path)
     assert not list(tmp_path.rglob("spec.toml"))
@@ -481,8 +481,8 @@ def test_a_package_that_is_missing(name: str, tmp_path: Path, monkeypatch: pytes
     assert not list(tmp_path.rglob("spec.toml"))
 
 
-def test_nobody_else_looks_on(tmp_path: Path) -> None:
-    """Without --callback none of the packages is imported."""
+def test_no_tracker_is_imported_unasked(tmp_path: Path) -> None:
+    """Without --track none of the packages is imported."""
     code = """
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Words of warning, and only where they are due."""
+"""Warnings, and only where they are due."""
 
 from pathlib import Path
 
@@ -13,8 +13,8 @@ from perdure.lab.warnings import warnings_for
 from perdure.train.callbacks import Callback
 
 
-def said(method: str, *without: str, **wishes: object) -> str:
-    wanted = spec(method, "synthetic", **wishes)  # type: ignore[arg-type]
+def said(method: str, *without: str, **options: object) -> str:
+    wanted = spec(method, "synthetic", **options)  # type: ignore[arg-type]
     return "\n".join(warnings_for(wanted, build(wanted, synthetic(seed=1)), without))
 
 
@@ -44,19 +44,19 @@ def test_small_batches_have_poor_statistics() -> None:
     assert "use --plan batch=16 or more, or --net mlp" in said("gpm", plan={"batch": 4})
 
 
-def test_an_unknown_need_lists_the_known_ones() -> None:
-    with pytest.raises(UnknownName, match="stored-data"):
+def test_an_unknown_constraint_lists_the_known_ones() -> None:
+    with pytest.raises(UnknownName, match="unknown constraint 'stored-dat'; did you mean stored-data"):
         said("gpm", "stored-dat")
 
 
-def test_cautions_reach_the_watcher_and_the_record(tmp_path: Path) -> None:
-    heard: list[str] = []
+def test_warnings_reach_the_callback_and_the_record(tmp_path: Path) -> None:
+    warnings: list[str] = []
 
-    class Ear(Callback):
+    class Collector(Callback):
         def on_warning(self, text: str) -> None:
-            heard.append(text)
+            warnings.append(text)
 
     wanted = spec("er", "synthetic", tasks=1, plan={"epochs": 1})
-    record = run(wanted, out=tmp_path, without=["stored-data"], callback=Ear())
-    assert record["cautions"] == heard
-    assert len(heard) == 1
+    record = run(wanted, out=tmp_path, without=["stored-data"], callback=Collector())
+    assert record["cautions"] == warnings
+    assert len(warnings) == 1

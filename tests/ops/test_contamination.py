@@ -140,7 +140,7 @@ def test_what_cannot_be_is_said(split, kind, rate, given, says):
 
 
 def test_unknown_kind(split):
-    with pytest.raises(UnknownName, match="no kind of outliers 'label'; did you mean labels"):
+    with pytest.raises(UnknownName, match="unknown kind of outliers 'label'; did you mean labels"):
         contaminate(split, "label", 0.1, classes=2, chance=generator(0))
 
 

@@ -80,7 +80,7 @@ def test_wrong_severity(photos, severity):
 
 
 def test_wrong_kind_and_wrong_images(photos):
-    with pytest.raises(UnknownName, match=r"no corruption 'jpg'; did you mean jpeg\?"):
+    with pytest.raises(UnknownName, match=r"unknown corruption 'jpg'; did you mean jpeg\?"):
         corrupt(photos, "jpg", 1, torch.Generator())
     for wrong in (photos[0], photos.to(torch.uint8), photos[:, :2]):
         with pytest.raises(WrongValue, match="must be floats"):

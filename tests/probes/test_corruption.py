@@ -139,7 +139,7 @@ def test_folder_without_twins(subject):
 def test_values(subject):
     asked = checked("probe corruption", Corruption, {"kinds": "fog, jpeg", "severities": "1,5", "images": "none"})
     assert asked == {"kinds": ("fog", "jpeg"), "severities": (1, 5), "images": None}
-    with pytest.raises(UnknownName, match=r"no corruption 'frog'; did you mean fog\?"):
+    with pytest.raises(UnknownName, match=r"unknown corruption 'frog'; did you mean fog\?"):
         Corruption(kinds=("frog",))
     probe = Corruption(kinds=("fog",), folder="somewhere")  # names of a folder are not ours to judge
     probe.twins = Made(subject.tasks)

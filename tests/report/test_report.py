@@ -5,8 +5,8 @@ from io import BytesIO, StringIO
 from PIL import Image
 from rich.console import Console
 
+from perdure.ops.statistics import Group, Interval
 from perdure.report.figures import accuracy_matrix
-from perdure.report.stats import Group, Interval
 from perdure.report.tables import comparison, differences, matrix, summary
 
 RECORD = {

@@ -7,7 +7,7 @@ seed, tasks, values, plan and settings. Figures come from records alone.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 Run = Mapping[str, Any]
 DDOF = 1  # deviations are those of a sample: the sum of squares is divided by n − 1
@@ -54,6 +54,14 @@ class Group:
         return spread(list(self.figures(name).values()))
 
 
+class Difference(NamedTuple):
+    """What a group has over another, by figure."""
+
+    group: Group
+    other: Group
+    figures: dict[str, Interval | None]
+
+
 def headlines(record: Run) -> dict[str, float]:
     """The few figures of each probe that stand in a table of many runs.
 
@@ -92,6 +100,19 @@ def paired(one: Mapping[int, float], other: Mapping[int, float], confidence: flo
     drops out of the difference.
     """
     return interval([one[seed] - other[seed] for seed in one if seed in other], confidence)
+
+
+def differences(found: Sequence[Group], against: str | None = None) -> list[Difference]:
+    """ACC and BWT of every group less those of its benchmark's reference, wherever they share a seed."""
+    compared = []
+    for group in found:
+        other = reference(found, group.benchmark, against)
+        if other is None or group is other:
+            continue
+        figures = {name: paired(group.figures(name), other.figures(name)) for name in ("acc", "bwt")}
+        if any(value is not None for value in figures.values()):
+            compared.append(Difference(group, other, figures))
+    return compared
 
 
 # --- which runs belong together ---

@@ -5,7 +5,7 @@ import statistics
 
 import pytest
 
-from perdure.report.stats import Interval, groups, interval, labels, paired, reference, spread, t_quantile
+from perdure.ops.statistics import Interval, groups, interval, labels, paired, reference, spread, t_quantile
 
 # Abramowitz and Stegun, table 26.10, and closed forms for one and two degrees of freedom.
 KNOWN = [

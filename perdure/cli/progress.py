@@ -1,0 +1,115 @@
+"""Progress of a study: bars on a terminal, plain lines elsewhere; always on standard error."""
+
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from perdure.lab.execute.job import Event
+from perdure.lab.execute.local import cores
+from perdure.lab.spec import RunSpec
+from perdure.lab.study import StudyCallback, StudyPlan, StudyRun
+from perdure.ops.statistics import labels
+from perdure.report.tables import duration
+
+
+class StudyProgress(StudyCallback):
+    """A bar for all runs, and below it one for each that is running, which moves with every epoch."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        columns = (BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+        name, note = (TextColumn(f"{{task.{field}}}", markup=False) for field in ("description", "fields[note]"))
+        self.bars = Progress(name, *columns, note, console=console, transient=True, disable=not console.is_terminal)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.bars.stop()
+
+    def print(self, text: str) -> None:
+        self.console.print(text, markup=False, soft_wrap=True)
+
+    def on_start(self, plan: StudyPlan) -> None:
+        for line in (*error_lines([run for run in plan.runs if run.state == "failed"]), *_announcement(plan)):
+            self.print(line)
+        apart = labels([run.spec.plain() for run in plan.runs])
+        names = {id(run): _name(run.spec, label) for run, label in zip(plan.runs, apart, strict=True)}
+        self.names = [names[id(run)] for run in plan.to_do]
+        self.all = self.bars.add_task("runs", total=len(self.names), note="")
+        self.running = [
+            self.bars.add_task(name, total=run.lessons * run.spec.plan.epochs, note="", visible=False)
+            for run, name in zip(plan.to_do, self.names, strict=True)
+        ]
+        if self.names:
+            self.bars.start()
+
+    def on_event(self, event: Event) -> None:
+        name, bar, kind, facts = self.names[event.job], self.running[event.job], event.kind, event.facts
+        line = detail = ""  # what is printed always, and what only where there are no bars
+        if kind == "started":
+            self.bars.reset(bar, visible=True, note="")
+        elif kind == "epoch":
+            detail = f"task {facts['lesson'] + 1}, epoch {facts['epoch'] + 1}: "
+            detail += f"loss {facts['loss']:.3f}, {facts['accuracy']:.1f} % on validation data"
+            self.bars.update(bar, completed=facts["lesson"] * facts["epochs"] + facts["epoch"] + 1, note=detail)
+            detail += f", {facts['seconds']:.1f} s"
+        elif kind == "probe":
+            detail = f"measures {facts['name']}, about {duration(facts['seconds'])}"
+            self.bars.update(bar, note=detail)
+        elif kind == "warning":
+            line = f"warning: {facts['text']}"
+        else:
+            self.bars.update(bar, visible=False)
+            self.bars.advance(self.all, kind != "lost")
+            if kind == "lost":
+                line = f"{facts['error']}; tried again from its last checkpoint"
+            elif kind == "done":
+                bwt = facts["record"]["bwt"]
+                line = f"done, ACC {facts['record']['acc']:.1f}" + ("" if bwt is None else f", BWT {bwt:+.1f}")
+            else:
+                line = f"{kind}: {facts['error']}"
+        if line or (detail and not self.console.is_terminal):
+            self.print(f"{name}: {line or detail}")
+
+    def on_timed(self, spec: RunSpec) -> None:
+        if self.console.is_terminal:
+            self.print(f"timed {spec.method} on {spec.benchmark}")
+
+
+def _name(spec: RunSpec, label: str = "") -> str:
+    return f"{spec.method} on {spec.benchmark}{f' ({label})' if label else ''}, seed {spec.seed}"
+
+
+def error_lines(runs: Sequence[StudyRun]) -> Iterator[str]:
+    """A line for each error, however many runs have it."""
+    by_error: dict[str, list[StudyRun]] = {}
+    for run in runs:
+        by_error.setdefault(run.error or "stopped", []).append(run)
+    for error, alike in by_error.items():
+        others = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
+        yield f"{_name(alike[0].spec)}{others}: {error}"
+
+
+def _announcement(plan: StudyPlan) -> Iterator[str]:
+    """What is to do, and whether the cores are put to good use."""
+    runs, done, to_do = len(plan.runs), plan.done, len(plan.to_do)
+    if not to_do:
+        what = "all of them done already" if done == runs else f"{done} done already, none that can be done"
+        yield f"study {plan.study.name}: {runs} runs, {what}; nothing to compute"
+        return
+    where = f"on {plan.on}" if plan.jobs is None else f"{plan.jobs} at a time"
+    threads = f"{plan.threads} thread{'s' if plan.threads > 1 else ''} each"
+    yield f"study {plan.study.name}: {runs} runs, {done} done already, {to_do} to do; {where}, {threads}"
+    if plan.jobs is None or plan.device != "cpu":
+        return
+    best = cores() // plan.threads
+    if plan.jobs * plan.threads > cores():
+        yield f"warning: that is more than the {cores()} cores there are, and slower than --jobs {max(1, best)}"
+    elif min(best, to_do) > plan.jobs:
+        yield f"{cores()} cores: --jobs {min(best, to_do)} is quicker, with the same records"

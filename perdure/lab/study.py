@@ -1,0 +1,340 @@
+"""Studies: `study` does the runs of a grid that are not done, several at a time, and compares methods over seeds."""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from perdure import registry
+from perdure.errors import CorruptFile, Interrupted, PerdureError, WrongValue
+from perdure.lab.build import build, open_clean
+from perdure.lab.estimate import RunCost, estimate_runs, parallel_seconds
+from perdure.lab.execute.job import Event, Executor, Job
+from perdure.lab.executors import make_executor, stop_on_signal
+from perdure.lab.spec import RunSpec
+from perdure.lab.store import read_probes, read_record, run_directory, write_json
+from perdure.lab.study_file import Study, probe_keys, read, specs
+from perdure.methods.method import Method
+from perdure.ops.statistics import CONFIDENCE, DDOF, Difference, Group, differences, groups, headlines
+from perdure.types import Stream
+
+FIGURES = ("acc", "bwt", "learning_accuracy", "forgetting", "seconds")
+
+
+@dataclass
+class StudyRun:
+    """A run of a study and how far it is."""
+
+    spec: RunSpec
+    path: Path | None = None  # its directory; None where its data cannot be read
+    lessons: int = 1
+    state: Literal["waiting", "done", "failed", "stopped"] = "waiting"
+    record: dict[str, Any] | None = None  # once it is done
+    error: str = ""  # why it is not
+    computed: bool = False  # now, not before
+
+    def plain(self) -> dict[str, Any]:
+        """The run as JSON has it."""
+        spec, record = self.spec, self.record or {}
+        asked = {"method": spec.method, "benchmark": spec.benchmark, "network": spec.network, "seed": spec.seed}
+        state = {"state": self.state, "computed": self.computed, "error": self.error or None}
+        return {**asked, "values": spec.values, **state, **{name: record.get(name) for name in (*FIGURES, "path")}}
+
+    def save_error(self, error: str) -> None:
+        """Write the reason of a failure into the run's directory."""
+        if self.path is not None:
+            write_json(self.path / "failed.json", {**self.spec.plain(), "error": error})
+
+    def clear_error(self) -> None:
+        """Remove what an earlier failure left."""
+        if self.path is not None:
+            with suppress(OSError):  # there is none, or nothing may be changed here
+                (self.path / "failed.json").unlink()
+
+
+@dataclass(frozen=True)
+class StudyPlan:
+    """The runs of a study, done or not, and how those that are not will be done."""
+
+    study: Study
+    runs: list[StudyRun]
+    scale: float
+    out: Path
+    root: Path | None
+    device: str
+    on: str
+    executor: Executor
+    jobs: int | None  # at a time, where that is known
+    threads: int  # of each run
+
+    @property
+    def to_do(self) -> list[StudyRun]:
+        return [run for run in self.runs if run.state == "waiting"]
+
+    @property
+    def done(self) -> int:
+        return sum(run.state == "done" for run in self.runs)
+
+
+class StudyCallback:
+    """Follows a study; override what is of interest."""
+
+    def on_start(self, plan: StudyPlan) -> None:
+        """What is done already is known."""
+
+    def on_event(self, event: Event) -> None:
+        """Something happened to run number `event.job` of those that were to do."""
+
+    def on_timed(self, spec: RunSpec) -> None:
+        """A dry study has timed such a run."""
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """What a study came to."""
+
+    plan: StudyPlan
+    groups: list[Group]  # runs alike but for their seed
+    differences: list[Difference]  # paired by seed, from the method that the study names or the first
+    measured: list[str]  # names of the figures that probes found
+    notes: list[str]  # on data, and on what differs between runs
+    costs: list[RunCost] | None = None  # of what is to do, where nothing was done
+
+    @property
+    def runs(self) -> list[StudyRun]:
+        return self.plan.runs
+
+    @property
+    def failed(self) -> list[StudyRun]:
+        return [run for run in self.runs if run.state in ("failed", "stopped")]
+
+    @property
+    def seconds(self) -> float:
+        """How long the runs to do take at most, one after another."""
+        return sum(cost.runs * cost.estimate.run for cost in self.costs or () if cost.estimate)
+
+    @property
+    def seconds_in_parallel(self) -> float | None:
+        """The same with so many jobs at a time as there are, where that is known."""
+        each = [cost.estimate.run for cost in self.costs or () if cost.estimate for _ in range(cost.runs)]
+        return None if self.plan.jobs is None else parallel_seconds(each, self.plan.jobs)
+
+    def plain(self) -> dict[str, Any]:
+        """All of it as JSON has it."""
+        plan = self.plan
+        about = {"study": plan.study.name, "about": plan.study.about, "scale": plan.scale, "threads": plan.threads}
+        if self.costs is not None:
+            return about | {
+                "runs": len(plan.runs),
+                "done": plan.done,
+                "to_do": len(plan.to_do),
+                "impossible": [run.error for run in self.failed],
+                "jobs": plan.jobs,
+                "seconds_at_most": self.seconds,
+                "seconds_at_most_with_these_jobs": self.seconds_in_parallel,
+                "estimates": [cost.plain() for cost in self.costs],
+            }
+        return about | {
+            "computed": sum(run.computed for run in self.runs),
+            "runs": [run.plain() for run in self.runs],
+            "ddof": DDOF,
+            "groups": [
+                {"benchmark": group.benchmark, "method": group.method, "label": group.label, "runs": len(group.runs)}
+                | _plain_figures({name: group.spread(name) for name in FIGURES})
+                | {"measured": _plain_figures({n: value for n in self.measured if (value := group.spread(n))})}
+                for group in self.groups
+            ],
+            "confidence": CONFIDENCE,
+            "differences": [
+                {"benchmark": group.benchmark, "method": group.method, "label": group.label, "against": other.name}
+                | _plain_figures(figures)
+                for group, other, figures in self.differences
+            ],
+            "notes": self.notes,
+        }
+
+
+def study(
+    name: str | Path | Study,
+    *,
+    out: str | Path = "runs",
+    root: str | Path | None = None,
+    jobs: int | None = None,
+    on: str = "local",
+    scale: float = 1.0,
+    threads: int | None = None,
+    cpus: float | None = None,
+    gpus: float | None = None,
+    device: str = "cpu",
+    trackers: Sequence[str] = (),
+    dry: bool = False,
+    callback: StudyCallback | None = None,
+) -> StudyResult:
+    """Do all runs of a study that are not done, and compare methods over seeds: what `perdure study` does.
+
+    - `name` is a shipped study, a TOML file, or what `perdure.lab.study_file.read` returned.
+    - `jobs` runs at a time on this machine (1, or one per GPU), or `on` a Ray cluster, where each run takes `cpus` and
+      `gpus`; each computes with `threads` threads, those of the study when left out.
+    - `scale` multiplies the epochs of every plan. `trackers` are tensorboard, mlflow or wandb.
+    - `dry` does nothing but time an epoch or two of each kind of run: see `costs` and `seconds` of the result.
+
+    A run that fails does not stop the others: its state and error are in the result, and the next call tries it again.
+    Raises Interrupted on Ctrl-C or SIGTERM, with all work saved.
+    """
+    asked = name if isinstance(name, Study) else read(name)
+    wanted = specs(asked, scale)
+    out, root, threads = Path(out), None if root is None else Path(root), threads or asked.threads
+    executor, parallel = make_executor(on, jobs=jobs, threads=threads, cpus=cpus, gpus=gpus, device=device)
+    try:
+        runs = find_runs(wanted, out=out, root=root, probes=probe_keys(asked))
+    except WrongValue as error:  # such as more tasks than there are
+        raise WrongValue(f"{asked.where}: {error}") from None
+    plan = StudyPlan(asked, runs, scale, out, root, device, on, executor, parallel, threads)
+    callback = callback or StudyCallback()
+    if dry:
+        place = torch.device(device if on == "local" else "cpu")
+        costs = estimate_runs([run.spec for run in plan.to_do], root, place, threads, callback.on_timed)
+        return _result(plan, costs)
+    _execute(plan, tuple(trackers), callback)
+    return _result(plan)
+
+
+# --- what is done already ---
+
+
+def find_runs(specs: Sequence[RunSpec], *, out: Path, root: Path | None, probes: Sequence[str] = ()) -> list[StudyRun]:
+    """Every run as it is in the store; done means that these probes are measured, too.
+
+    Data are opened once for all runs that share them, and not kept.
+    """
+    by_data: dict[str, list[StudyRun]] = {}
+    runs = [StudyRun(spec) for spec in specs]
+    for run in runs:
+        by_data.setdefault(run.spec.data_key, []).append(run)
+    for alike in by_data.values():
+        try:
+            stream = open_clean(alike[0].spec, root)
+        except WrongValue:
+            raise
+        except PerdureError as error:
+            for run in alike:
+                run.state, run.error = "failed", str(error)
+            continue
+        for run in alike:
+            _look_up(run, stream, out, probes)
+    _check_distinct(runs)
+    return runs
+
+
+def _look_up(run: StudyRun, stream: Stream, out: Path, probes: Sequence[str]) -> None:
+    run.path = run_directory(out, run.spec.benchmark_dir, run.spec.method, run.spec.digest(stream.fingerprint))
+    run.lessons = count_lessons(run.spec, stream)
+    try:
+        record = read_record(run.path)
+    except CorruptFile:  # whoever does the run sets it aside
+        return
+    except PerdureError as error:
+        run.state, run.error = "failed", str(error)
+        return
+    if record is not None and set(probes) <= (measured := read_probes(run.path, record)).keys():
+        run.state, run.record = "done", {**record, "probes": measured, "path": str(run.path)}
+
+
+def count_lessons(spec: RunSpec, stream: Stream) -> int:
+    """One per task, unless the method makes its own."""
+    if registry.methods.load(spec.method).lessons is Method.lessons:
+        return len(stream)
+    return sum(1 for _ in build(spec, stream).lessons(stream))
+
+
+def _check_distinct(runs: Sequence[StudyRun]) -> None:
+    """Two names for one folder of images would give one run twice."""
+    seen: dict[Path, RunSpec] = {}
+    for run in runs:
+        if run.path is not None and (other := seen.setdefault(run.path, run.spec)) is not run.spec:
+            both = f"{other.benchmark} and {run.spec.benchmark}"
+            raise WrongValue(f"{both} are the same images under the same name; leave one of them out of the study")
+
+
+# --- doing the rest ---
+
+
+def _execute(plan: StudyPlan, trackers: tuple[str, ...], callback: StudyCallback) -> None:
+    for run in plan.runs:
+        if run.state == "done":  # perhaps by `perdure run`, after it had failed here
+            run.clear_error()
+    callback.on_start(plan)
+    to_do = plan.to_do
+    if not to_do:
+        return
+    root = None if plan.root is None else str(plan.root)
+    jobs = [Job(run.spec, str(plan.out), root, plan.device, plan.study.probes, trackers=trackers) for run in to_do]
+    with stop_on_signal(plan.executor) as signals:
+        for event in plan.executor.do(jobs):
+            callback.on_event(event)
+            _update(to_do[event.job], event, callback.on_event)
+    if signals and plan.done < len(plan.runs):
+        raise Interrupted(
+            f"interrupted; {plan.done} of {len(plan.runs)} runs are done, the rest is saved, "
+            "run the same command to resume",
+            signals[0],
+        )
+
+
+def _update(run: StudyRun, event: Event, on_event: Callable[[Event], None]) -> None:
+    if event.kind == "done":
+        run.state, run.computed = "done", True
+        run.record = {"path": str(run.path), **event.facts["record"]}
+        run.clear_error()
+    elif event.kind == "stopped":
+        run.state, run.error = "stopped", event.facts["error"]
+    elif event.kind == "failed":
+        run.state, run.error = "failed", event.facts["error"]
+        try:
+            run.save_error(run.error)
+        except PerdureError as error:  # a full disk may be why it failed
+            on_event(Event(event.job, "warning", {"text": str(error)}))
+
+
+# --- what it came to ---
+
+
+def _result(plan: StudyPlan, costs: list[RunCost] | None = None) -> StudyResult:
+    # Runs that are not done belong to a group, too, without figures.
+    runs = [{**headlines(run.record or {}), **(run.record or {}), **run.spec.plain()} for run in plan.runs]
+    records = [run.record for run in plan.runs if run.record]
+    found = groups(runs)
+    compared = differences(found, plan.study.against)
+    return StudyResult(plan, found, compared, _measured(plan, records), _notes(records), costs)
+
+
+def _measured(plan: StudyPlan, records: Sequence[dict[str, Any]]) -> list[str]:
+    """Figures of probes in the order in which the study asks for them; then what was measured besides."""
+    keys = probe_keys(plan.study)
+    asked = [found["headline"] for key in keys for record in records if (found := record["probes"].get(key))]
+    return list(dict.fromkeys(name for headline in [*asked, *map(headlines, records)] for name in headline))
+
+
+def _notes(records: Sequence[dict[str, Any]]) -> list[str]:
+    """What was learned from, in a line for each benchmark, or more where its runs did not all see the same; and what
+    besides method, values and seed differs between runs, and may show in the last digits."""
+    notes = []
+    for record in records:
+        about = {name: text for name, text in record["data"].items() if name not in ("fingerprint", "source", "tasks")}
+        texts = [about.pop("completeness", ""), *(f"{name}: {text}" for name, text in about.items())]
+        notes.append(f"data of {record['benchmark']}: {'; '.join(filter(None, texts))}")
+    facts = {
+        "threads": {str(record["threads"]) for record in records},
+        "devices": {record["device"] for record in records},
+        "versions of torch": {record["versions"]["torch"] for record in records},
+        "versions of perdure": {record["versions"]["perdure"] for record in records},
+    }
+    mixed = [(name, ", ".join(sorted(found))) for name, found in facts.items() if len(found) > 1]
+    return [*dict.fromkeys(notes), *(f"warning: these runs differ in {name} ({found})" for name, found in mixed)]
+
+
+def _plain_figures(figures: dict[str, Any]) -> dict[str, Any]:
+    return {name: None if value is None else asdict(value) for name, value in figures.items()}
