@@ -337,7 +337,7 @@ def _report(asked: "Study", outcomes: Sequence[Outcome], places: Places, scale: 
 
 def _figures(asked: "Study", records: Sequence[dict[str, Any]]) -> list[str]:
     """What was measured, in the order in which the study asks for it; then what was measured besides."""
-    from perdure.lab.probe_run import asked as probe
+    from perdure.lab.probe_run import probe_spec as probe
 
     keys = [probe(text).key for text in asked.probes]
     measured = [found["headline"] for key in keys for record in records if (found := record["probes"].get(key))]

@@ -21,10 +21,10 @@ import torch
 import perdure
 from perdure.errors import CorruptFile, Interrupted, PerdureError, RunLocked
 from perdure.lab.build import open_stream
+from perdure.lab.checkpoint import discard, latest, prune
 from perdure.lab.execute.job import Job, Measurer, Tell, Teller
 from perdure.lab.run import finished
-from perdure.lab.saver import discard, latest, prune
-from perdure.lab.store import hold, read_record, run_directory, write
+from perdure.lab.store import lock_run, read_record, run_directory, write
 from perdure.methods.method import Method
 from perdure.train.callbacks import Callback, Callbacks, StepContext
 from perdure.train.state import Learned
@@ -234,7 +234,7 @@ class Home:
         self.close()
         out = Path(self.job.out).expanduser()
         path = out.joinpath(*_parts(where))
-        self.held.enter_context(hold(out, path))
+        self.held.enter_context(lock_run(out, path))
         self.path = path
         if finished(path, Teller(self.tell)) is None:
             _, damaged = latest(path / "checkpoint", self.job.spec.plan, path.name)

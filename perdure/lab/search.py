@@ -17,7 +17,7 @@ from perdure import registry
 from perdure.errors import PerdureError, UnknownName, WrongValue
 from perdure.lab.execute.job import Event, Executor, Job
 from perdure.lab.spec import RunSpec, spec
-from perdure.lab.store import hold
+from perdure.lab.store import lock_run
 from perdure.schema import Value, meant, values_of
 from perdure.seeding import derive
 from perdure.train.plan import Plan
@@ -133,7 +133,7 @@ def go(
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise PerdureError(f"cannot write {path.parent}: {error.strerror}; choose another place with --out") from None
-    with hold(out, path):  # another process would ask again for the trials that are under way here
+    with lock_run(out, path):  # another process would ask again for the trials that are under way here
         study = _study(optuna, path, optuna.create_study, direction="maximize", load_if_exists=True)
         # Another seed each time, or a search that goes on would draw once more what it drew at first.
         study.sampler = optuna.samplers.TPESampler(seed=derive(search.seeds[0], "search", len(study.trials)) >> 32)

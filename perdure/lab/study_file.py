@@ -197,12 +197,12 @@ def specs(study: Study, scale: float = 1.0) -> list[RunSpec]:
 
     `scale` multiplies the epochs of every plan; at least one is left.
     """
-    from perdure.lab.probe_run import asked  # not above: listing studies needs no torch
+    from perdure.lab.probe_run import probe_spec  # not above: listing studies needs no torch
 
     if not 0 < scale < float("inf"):
         raise WrongValue(f"scale={scale:g} is not allowed; use a number above 0, such as 0.1")
     for probe in study.probes:
-        _in_file(study.where, partial(asked, probe))
+        _in_file(study.where, partial(probe_spec, probe))
     found: dict[str, RunSpec] = {}
     for number, block in enumerate(study.blocks, 1):
         place = study.where if len(study.blocks) == 1 else f"{study.where}, block {number}"

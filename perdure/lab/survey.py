@@ -10,7 +10,7 @@ from typing import Any
 from perdure import registry
 from perdure.errors import CorruptFile, PerdureError, WrongValue
 from perdure.lab.build import build, open_clean
-from perdure.lab.probe_run import asked
+from perdure.lab.probe_run import probe_spec
 from perdure.lab.spec import RunSpec
 from perdure.lab.store import read_probes, read_record, run_directory, write_json
 from perdure.methods.method import Method
@@ -70,7 +70,7 @@ def _look(spec: RunSpec, stream: Stream, out: Path, probes: Sequence[str]) -> Pl
         return Planned(spec, path, lessons)
     except PerdureError as error:
         return Planned(spec, path, lessons, error=str(error))
-    wanted = {asked(probe).key for probe in probes}
+    wanted = {probe_spec(probe).key for probe in probes}
     if record is None or not wanted <= (measured := read_probes(path, record)).keys():
         return Planned(spec, path, lessons)
     return Planned(spec, path, lessons, {**record, "probes": measured, "path": str(path)})

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from perdure.errors import Interrupted, PerdureError, RunLocked
-from perdure.lab.probe_run import Gauge
-from perdure.lab.run import run
+from perdure.lab.probe_run import RunProgress
+from perdure.lab.run import run_spec
 from perdure.lab.spec import RunSpec
 from perdure.probes.probe import Work
 from perdure.train.callbacks import Callback
@@ -31,9 +31,9 @@ class Job:
     every: float = 60.0  # seconds between checkpoints
     trackers: tuple[str, ...] = ()  # who else is told how it goes
 
-    def run(self, callback: Callback, gauge: Gauge, stream: Stream | None = None) -> dict[str, Any]:
+    def run(self, callback: Callback, progress: RunProgress, stream: Stream | None = None) -> dict[str, Any]:
         """Do it here and now."""
-        return run(
+        return run_spec(
             self.spec,
             out=Path(self.out),
             root=self.data_root,
@@ -43,7 +43,7 @@ class Job:
             every=self.every,
             trackers=self.trackers,
             callback=callback,
-            gauge=gauge,
+            progress=progress,
         )
 
     @property
@@ -104,7 +104,7 @@ class Teller(Callback):
         self.tell("epoch", {**place, **valid})
 
 
-class Measurer(Gauge):
+class Measurer(RunProgress):
     """Passes on what is measured of it."""
 
     def __init__(self, tell: Tell) -> None:

@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def stop(number: int, _frame: FrameType | None) -> None:
-    """Told to stop while there is nothing to save; while there is, `lab.saver` takes the signal."""
+    """Told to stop while there is nothing to save; while there is, `lab.checkpoint` takes the signal."""
     raise Interrupted("stopped while nothing had to be saved; the same command goes on", number)
 
 
