@@ -31,7 +31,7 @@ from ray.cluster_utils import Cluster
 from perdure.lab.checkpoint import load
 from perdure.lab.execute.job import Event, Job
 from perdure.lab.execute.ray import RayExecutor
-from perdure.lab.run import run
+from perdure.lab.run import run_spec as run
 from perdure.lab.spec import RunSpec, spec
 
 SPECS = [

@@ -129,7 +129,7 @@ def with_snapshots(run: OpenRun, callback: Callback) -> OpenRun:
     return replace(run, subject=replace(run.subject, stages=kept, clean=[task.to(device) for task in clean]))
 
 
-def measure(run: OpenRun, wanted: Sequence[ProbeSpec], callback: Callback, prefix: str = "") -> None:
+def measure(run: OpenRun, wanted: Sequence[ProbeSpec], callback: Callback | None = None, prefix: str = "") -> None:
     """Measure what is not measured yet, and save it with the run; the prefix is for the display of progress."""
     known = read_probes(run.path, run.record)
     missing = [one for one in wanted if one.key not in known]
@@ -138,7 +138,7 @@ def measure(run: OpenRun, wanted: Sequence[ProbeSpec], callback: Callback, prefi
         assert speed is not None
         probe = one.build(run.stream)
         if probe.needs_stages and not run.subject.stages:
-            run = with_snapshots(run, callback)
+            run = with_snapshots(run, callback or Callback())
         do = partial(probe.measure, run.subject)
         found, facts = timed(f"{prefix}{one.name}", probe.work(run.subject), speed, run.progress, do)
         save_result(run.path / "probes" / f"{one.key}.json", one, found, {**facts, "models": [run.model]})

@@ -15,9 +15,9 @@ from perdure.lab import away
 from perdure.lab.away import Home, Order, Outcome, do_away, order
 from perdure.lab.checkpoint import load
 from perdure.lab.execute.job import Job
-from perdure.lab.run import run
+from perdure.lab.run import run_spec as run
 from perdure.lab.spec import spec
-from perdure.lab.store import hold
+from perdure.lab.store import lock_run
 
 PLAN = {"epochs": 2, "momentum": 0.5}
 
@@ -111,7 +111,7 @@ def test_a_lost_worker_costs_no_more_than_since_its_last_checkpoint(job, tmp_pat
     home.close()
     kept = sorted(Path(job.out).glob("synthetic/gpm/*/checkpoint/*"))
     assert 1 <= len(kept) <= 2
-    standing = load(kept[-1], job.spec.plan).standing
+    standing = load(kept[-1], job.spec.plan).fit_state
     assert (standing.lesson, standing.epoch) == (1, 0)  # the third epoch was told before it was saved
     line = Direct(home)
     outcome, files = do_away(sent(job), line)
@@ -151,21 +151,21 @@ def test_a_run_that_another_works_on_is_busy(job):
     home, _ = at_home(job)
     outcome, _ = do_away(sent(job), Direct(home))
     home.close()
-    with hold(Path(job.out), Path(job.out) / "synthetic" / "gpm" / home.path.name):
+    with lock_run(Path(job.out), Path(job.out) / "synthetic" / "gpm" / home.path.name):
         outcome, _ = do_away(sent(job), Direct(home))
     assert outcome.kind == "busy"
     assert "is at work on it" in outcome.facts["error"]
-    with pytest.raises(RunLocked), hold(Path(job.out), home.path):
+    with pytest.raises(RunLocked), lock_run(Path(job.out), home.path):
         home.fetch(f"synthetic/gpm/{home.path.name}")
 
 
 def test_it_is_held_while_it_is_done(job):
     home, _ = at_home(job)
     do_away(sent(job), Direct(home))
-    with pytest.raises(RunLocked), hold(Path(job.out), home.path):
+    with pytest.raises(RunLocked), lock_run(Path(job.out), home.path):
         pass
     home.close()
-    with hold(Path(job.out), home.path):
+    with lock_run(Path(job.out), home.path):
         pass
 
 

@@ -31,9 +31,9 @@ from perdure.lab.execute import ray as on_ray  # noqa: E402
 from perdure.lab.execute.job import Job  # noqa: E402
 from perdure.lab.execute.local import Stoppable  # noqa: E402
 from perdure.lab.execute.ray import RayExecutor  # noqa: E402
-from perdure.lab.run import run  # noqa: E402
+from perdure.lab.run import run_spec as run  # noqa: E402
 from perdure.lab.spec import spec  # noqa: E402
-from perdure.lab.store import hold, read_record  # noqa: E402
+from perdure.lab.store import lock_run, read_record  # noqa: E402
 
 NODE = {"num_cpus": 1, "node_ip_address": "127.0.0.1", "object_store_memory": 100 << 20}
 SHORT = {"epochs": 2}
@@ -141,7 +141,7 @@ def test_a_killed_worker_costs_no_more_than_since_its_last_checkpoint(cluster, r
         if event.kind == "started":
             process = event.facts["process"]
         elif event.kind == "lost":
-            lost_at = load(kept[-1], asked.spec.plan).standing
+            lost_at = load(kept[-1], asked.spec.plan).fit_state
             assert event.facts["error"] == "its worker process died"
         elif event.kind == "epoch" and lost_at is None and kept and event.facts["epoch"] > 2:
             process = process and os.kill(process, signal.SIGKILL)  # once
@@ -229,7 +229,7 @@ def test_a_driver_that_is_killed_and_started_again_goes_on(cluster, reference, t
     saved = load(max(tmp_path.glob("synthetic/gpm/*/checkpoint/*.safetensors")), asked.spec.plan)
     events = list(RayExecutor(cluster.address).do([asked]))
     begins = next((event.facts["lesson"], event.facts["epoch"]) for event in events if event.kind == "epoch")
-    assert begins >= (saved.standing.lesson, saved.standing.epoch) > (0, 0)
+    assert begins >= (saved.fit_state.lesson, saved.fit_state.epoch) > (0, 0)
     assert all_as(reference, [asked], events)
 
 
@@ -238,7 +238,7 @@ def test_a_run_that_another_process_works_on_is_waited_for(cluster, reference, t
     monkeypatch.setattr(on_ray, "BUSY", 0.1)
     asked = job(tmp_path)
     path = Path(list(RayExecutor(cluster.address).do([asked]))[-1].facts["record"]["path"])
-    with hold(tmp_path, path):
+    with lock_run(tmp_path, path):
         doing = RayExecutor(cluster.address, shared=shared).do([asked])
         first = [next(doing), next(doing)]
     assert [event.kind for event in first] == ["started", "warning"]
@@ -265,7 +265,7 @@ def test_left_in_the_middle_nothing_goes_on(cluster, tmp_path):
             break
     doing.close()
     [kept] = tmp_path.glob("synthetic/gpm/*/checkpoint/*.safetensors")
-    with hold(tmp_path, kept.parent.parent):
+    with lock_run(tmp_path, kept.parent.parent):
         pass
     assert not list(tmp_path.glob(".locks/driver-*"))
 

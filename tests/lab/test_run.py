@@ -11,7 +11,7 @@ import torch
 from perdure import registry
 from perdure.errors import PerdureError, UnknownName, UsageError, WrongValue
 from perdure.lab.build import build, open_stream
-from perdure.lab.run import run
+from perdure.lab.run import run_spec
 from perdure.lab.spec import assignments, preset, presets, spec
 from perdure.lab.store import write, write_json
 from perdure.schema import checked, values_of
@@ -19,7 +19,7 @@ from perdure.train.plan import Plan
 
 
 def test_a_record_holds_what_its_matrix_says(tmp_path: Path) -> None:
-    record = run(spec("gpm", "synthetic"), out=tmp_path, probes=["fgsm"])
+    record = run_spec(spec("gpm", "synthetic"), out=tmp_path, probes=["fgsm"])
     matrix = record["accuracy_matrix"]
     assert [len(row) for row in matrix] == [1, 2, 3]
     assert record["acc"] == pytest.approx(sum(matrix[-1]) / 3)
@@ -41,7 +41,7 @@ def test_a_record_holds_what_its_matrix_says(tmp_path: Path) -> None:
 def test_a_saved_model_gives_the_same_answers(tmp_path: Path) -> None:
     wanted = spec("rcl", "synthetic", tasks=2, plan={"epochs": 1})
     stream = open_stream(wanted, None)
-    record = run(wanted, out=tmp_path, stream=stream)
+    record = run_spec(wanted, out=tmp_path, stream=stream)
     state = safetensors.torch.load_file(Path(record["path"]) / "model.safetensors")
     method = build(wanted, stream)
     method.load_state_dict(state)
@@ -50,7 +50,7 @@ def test_a_saved_model_gives_the_same_answers(tmp_path: Path) -> None:
 
 
 def test_attacks_hurt_more_the_stronger_they_are(tmp_path: Path) -> None:
-    record = run(spec("finetune", "synthetic"), out=tmp_path, probes=["fgsm"])
+    record = run_spec(spec("finetune", "synthetic"), out=tmp_path, probes=["fgsm"])
     acc = [record["acc"], *record["probes"]["fgsm"]["acc"]]
     assert acc[0] >= acc[1] >= acc[2] >= acc[3]
     assert acc[0] > acc[3]

@@ -6,7 +6,7 @@ import pytest
 
 from perdure.errors import PerdureError, RunLocked, UnknownName, UsageError, WrongValue
 from perdure.lab.execute.job import Event, Job, work
-from perdure.lab.run import run
+from perdure.lab.run import run_spec as run
 from perdure.lab.search import Range, go, make, parse, results
 from perdure.lab.spec import spec
 

@@ -17,7 +17,7 @@ import pytest
 from perdure.errors import Diverged, Interrupted, PerdureError, UnknownName
 from perdure.lab import trackers
 from perdure.lab.build import open_stream
-from perdure.lab.run import run
+from perdure.lab.run import run_spec as run
 from perdure.lab.spec import spec
 from perdure.lab.store import run_directory
 from perdure.train.callbacks import Callback
@@ -134,7 +134,7 @@ def test_told_but_not_saved(
     whole: dict[str, list[tuple[int, float]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed after the lesson's accuracies were told and before its checkpoint was written."""
-    from perdure.lab import saver
+    from perdure.lab import checkpoint
 
     with monkeypatch.context() as patch:
         error = RuntimeError("killed")
@@ -142,7 +142,7 @@ def test_told_but_not_saved(
         def fail(*_: Any) -> None:
             raise error
 
-        patch.setattr(saver.Saver, "lesson_over", fail)
+        patch.setattr(checkpoint.Checkpointer, "on_task_end", fail)
         with pytest.raises(RuntimeError, match="killed"):
             learn("tensorboard", tmp_path)
     assert [step for step, _ in scalars(tmp_path)["acc"]] == [1]
