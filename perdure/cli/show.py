@@ -81,7 +81,7 @@ def run_tables(record: dict[str, Any]) -> list[Table]:
     if budget := record["facts"].get("budget"):
         rows.append(("budget", _budget(budget)))
     rows += [("warning", text) for text in record["cautions"]]
-    return [matrix(record), comparison([record]), _table("data", data), _table("memory at the end", rows)]
+    return [matrix(record), comparison([record]), _table("data", data), _table("memory", rows)]
 
 
 def _budget(spent: Mapping[str, Any]) -> str:

@@ -188,6 +188,7 @@ def test_filters(tmp_path: Path) -> None:
     finished(tmp_path, B, "rcl", "folder:pets")
     finished(tmp_path, C, "rcl", "six")
     unfinished(tmp_path, D)
+
     def digests(*words: str) -> list[str]:
         return sorted(row.digest for row in index.runs(tmp_path, words))
 

@@ -94,6 +94,15 @@ def test_an_interrupted_run_has_the_snapshots_of_one_left_alone(tmp_path: Path) 
         assert snapshot_file(path, task).read_bytes() == snapshot_file(other, task).read_bytes()
 
 
+def test_snapshots_of_an_older_run_are_used(tmp_path: Path) -> None:
+    path, record = finished(tmp_path, snapshots=True)
+    (path / "snapshots").rename(path / "stages")
+    before = {file: file.stat().st_mtime_ns for file in (path / "stages").iterdir()}
+    assert len(snapshots_of(path, record)[1].net.heads) == 2
+    assert before == {file: file.stat().st_mtime_ns for file in (path / "stages").iterdir()}
+    assert not (path / "snapshots").exists()
+
+
 def test_asking_a_finished_run_for_snapshots_makes_them(tmp_path: Path) -> None:
     path, _ = finished(tmp_path)
     finished(tmp_path, snapshots=True)
