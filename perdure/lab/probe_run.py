@@ -24,7 +24,8 @@ import perdure
 from perdure import registry
 from perdure.data.cifar100c import Twins
 from perdure.errors import WrongValue
-from perdure.lab.build import open_clean, open_stream, reopen
+from perdure.lab.build import open_clean, open_stream, reopen, resolve_device
+from perdure.lab.index import read_finished
 from perdure.lab.snapshots import load_snapshots
 from perdure.lab.spec import RunSpec, assignments
 from perdure.lab.store import atomic_write, file_sum, read_probes, write_json
@@ -101,22 +102,25 @@ class OpenRun:
 
 
 def open_run(
-    path: Path,
-    record: dict[str, Any],
-    root: Path | None,
-    device: torch.device,
-    progress: RunProgress,
+    path: str | Path,
+    record: dict[str, Any] | None = None,
+    *,
+    root: Path | None = None,
+    device: str = "cpu",
+    progress: RunProgress | None = None,
     stream: Stream | None = None,
     label: str = "",
 ) -> OpenRun:
-    """Open a finished run. Its data must be those it was trained on."""
+    """Open a finished run. Its data must be those it was trained on; record and stream are read if not given."""
+    path, progress = Path(path), progress or RunProgress()
+    record = record or read_finished(path, thorough=True)
     spec = RunSpec.from_plain(record)
     stream = stream or open_stream(spec, root)
     if spec.digest(stream.fingerprint) != path.name:
         raise WrongValue(
             f"{path}: the images of {spec.benchmark} found here are not those it learned from; name theirs with --root"
         )
-    method, tasks = reopen(path, spec, stream, device)
+    method, tasks = reopen(path, spec, stream, resolve_device(device))
     subject = Subject(method, tasks, label or f"{spec.method}, seed {spec.seed}", meter=progress)
     return OpenRun(path, record, spec, subject, progress, root, stream)
 

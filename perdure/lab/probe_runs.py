@@ -12,7 +12,6 @@ from safetensors.numpy import load_file
 from perdure import registry
 from perdure.errors import PerdureError, UnknownName, WrongValue
 from perdure.lab import index
-from perdure.lab.build import resolve_device
 from perdure.lab.probe_run import (
     OpenRun,
     ProbeSpec,
@@ -210,11 +209,11 @@ class Session:
     @contextmanager
     def open(self, runs: Sequence[FinishedRun]) -> Iterator[list[OpenRun]]:
         """Runs, locked against other processes, each under the label that tells it apart."""
-        device = resolve_device(self.device)
+        where: dict[str, Any] = {"root": self.root, "device": self.device, "progress": self.progress}
         with ExitStack() as locks:
             for run in runs:
                 locks.enter_context(lock_run(run.store, run.path))
-            yield [open_run(run.path, run.record, self.root, device, self.progress, label=run.label) for run in runs]
+            yield [open_run(run.path, run.record, label=run.label, **where) for run in runs]
 
 
 def _measure_across(session: Session, runs: Sequence[FinishedRun], one: ProbeSpec, file: Path) -> Result:

@@ -13,22 +13,13 @@ import torch
 import perdure
 from perdure import fast
 from perdure.errors import CorruptFile
-from perdure.lab import checkpoint
+from perdure.lab import checkpoint, store
 from perdure.lab.build import build, open_stream, resolve_device
 from perdure.lab.checkpoint import Checkpoint, Checkpointer
 from perdure.lab.probe_run import RunProgress, measure, open_run, probe_spec, with_snapshots
 from perdure.lab.snapshots import SnapshotSaver
 from perdure.lab.spec import RunSpec, spec
-from perdure.lab.store import (
-    finish,
-    lock_run,
-    read_probes,
-    read_record,
-    run_directory,
-    set_aside,
-    write,
-    write_lines,
-)
+from perdure.lab.store import lock_run, read_probes, run_directory, set_aside
 from perdure.lab.trackers import watching
 from perdure.lab.warnings import warnings_for
 from perdure.methods.method import Method
@@ -86,18 +77,10 @@ def run(
     >>> [len(row) for row in record["accuracy_matrix"]]
     [1, 2]
     """
+    given: dict[str, Any] = {"values": values, "plan": plan, "settings": settings, "outliers": outliers}
+    wanted = spec(method, benchmark, seed=seed, network=net, tasks=tasks, **given)
     return run_spec(
-        spec(
-            method,
-            benchmark,
-            seed=seed,
-            network=net,
-            tasks=tasks,
-            values=values,
-            plan=plan,
-            settings=settings,
-            outliers=outliers,
-        ),
+        wanted,
         out=Path(out),
         root=None if root is None else Path(root),
         device=device,
@@ -141,11 +124,11 @@ def run_spec(
         already_done = record is not None
         if record is None:
             looks_back = any(one.build(stream).needs_stages for one in wanted)
-            savers = [SnapshotSaver(path, digest)] if snapshots or looks_back else []
-            callbacks = Callbacks([callback, *savers])
-            record = _train(spec, stream, method.to(torch_device), path, digest, without, callbacks, every)
+            savers = [SnapshotSaver(path)] if snapshots or looks_back else []
+            method = method.to(torch_device)
+            record = _train(spec, stream, method, path, without, Callbacks([callback, *savers]), every)
         if {one.key for one in wanted} - read_probes(path, record).keys() or snapshots:
-            opened = open_run(path, record, root, torch_device, progress, stream)
+            opened = open_run(path, record, root=root, device=device, progress=progress, stream=stream)
             measure(with_snapshots(opened, callback) if snapshots else opened, wanted, callback)
     return {**record, "probes": read_probes(path, record), "path": str(path), "already_done": already_done}
 
@@ -153,7 +136,7 @@ def run_spec(
 def finished(path: Path, callback: Callback) -> dict[str, Any] | None:
     """The record of a run that is finished and whole; what is damaged is named and set aside."""
     try:
-        return read_record(path, thorough=True)
+        return store.read_record(path, thorough=True)
     except CorruptFile as error:
         # The record alone knows its files' checksums: what is damaged goes with it, or it would be trusted from now on.
         files = [file for file in {path / "record.json": None, error.file: None} if file.exists()]
@@ -163,14 +146,14 @@ def finished(path: Path, callback: Callback) -> dict[str, Any] | None:
         return None
 
 
-def _resume_point(path: Path, spec: RunSpec, digest: str) -> tuple[Checkpoint | None, list[str]]:
+def _resume_point(path: Path, spec: RunSpec) -> tuple[Checkpoint | None, list[str]]:
     """The latest checkpoint that is whole, or the model of a run whose record was lost; and warnings."""
-    saved, warnings = checkpoint.latest(path / "checkpoint", spec.plan, digest)
+    saved, warnings = checkpoint.latest(path / "checkpoint", spec.plan, path.name)
     model = path / "model.safetensors"
     if saved is not None or not model.exists():
         return saved, warnings
     try:
-        saved = checkpoint.load(model, spec.plan, digest)
+        saved = checkpoint.load(model, spec.plan, path.name)
         saved.learned.epochs = checkpoint.read_epochs(path / "epochs.jsonl")
         saved.learned.seconds = sum(epoch.seconds for epoch in saved.learned.epochs)
     except CorruptFile as error:
@@ -184,14 +167,13 @@ def _train(
     stream: Stream,
     method: Method,
     path: Path,
-    digest: str,
     without: Sequence[str],
     callback: Callback,
     every: float,
 ) -> dict[str, Any]:
     """Train from the last checkpoint on, or from the start, and write all files of the run."""
     warnings = warnings_for(spec, method, without)
-    saved, damaged = _resume_point(path, spec, digest)
+    saved, damaged = _resume_point(path, spec)
     learned, fit_state = Learned(), None
     if saved is not None:
         saved.restore(method)
@@ -203,24 +185,16 @@ def _train(
             )
     for warning in (*damaged, *warnings):
         callback.on_warning(warning)
-    saver = Checkpointer(path / "checkpoint", digest, learned, every)
-    write(path / "spec.toml", tomli_w.dumps(_for_toml(spec.plain())).encode())
+    saver = Checkpointer(path / "checkpoint", path.name, learned, every)
+    store.write(path / "spec.toml", tomli_w.dumps(_for_toml(spec.plain())).encode())
+    callbacks, judged_on = Callbacks([callback, saver]), spec.judged_on
     with saver.stopping_on_signals():
-        learn(
-            method,
-            stream,
-            spec.plan,
-            spec.seed,
-            Callbacks([callback, saver]),
-            judged_on=spec.judged_on,
-            learned=learned,
-            since=fit_state,
-        )
+        learn(method, stream, spec.plan, spec.seed, callbacks, judged_on=judged_on, learned=learned, since=fit_state)
     # Without times, so that the same run always leaves the same bytes.
-    checkpoint.save(path / "model.safetensors", digest, method, Learned(learned.matrix))
-    write_lines(path / "epochs.jsonl", (asdict(epoch) for epoch in learned.epochs))
+    checkpoint.save(path / "model.safetensors", path.name, method, Learned(learned.matrix))
+    store.write_lines(path / "epochs.jsonl", (asdict(epoch) for epoch in learned.epochs))
     record = {**summary(spec, stream, method, learned), "cautions": warnings}
-    record = finish(path, record, ["spec.toml", "epochs.jsonl", "model.safetensors"])
+    record = store.finish(path, record, ["spec.toml", "epochs.jsonl", "model.safetensors"])
     checkpoint.discard(path / "checkpoint")
     return record
 

@@ -9,7 +9,7 @@ to the last bit where torch and the number of threads are the same; the end is c
 from collections.abc import Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import torch
 
@@ -33,12 +33,12 @@ def snapshot_file(path: Path, task: int) -> Path:
 class SnapshotSaver(Callback):
     """Saves the method after each task."""
 
-    def __init__(self, path: Path, digest: str) -> None:
-        self.path, self.digest = path, digest
+    def __init__(self, path: Path) -> None:
+        self.path = path
 
     def on_task_end(self, method: Method, learned: Learned) -> None:
         file = snapshot_file(self.path, len(learned.matrix) - 1)
-        checkpoint.save(file, self.digest, method, Learned(learned.matrix))
+        checkpoint.save(file, self.path.name, method, Learned(learned.matrix))
 
 
 class Snapshots(Sequence[Method]):
@@ -50,11 +50,7 @@ class Snapshots(Sequence[Method]):
     def __len__(self) -> int:
         return self.tasks
 
-    @overload
-    def __getitem__(self, task: int) -> Method: ...
-    @overload
-    def __getitem__(self, task: slice) -> list[Method]: ...
-    def __getitem__(self, task: int | slice) -> Method | list[Method]:
+    def __getitem__(self, task: Any) -> Any:
         if isinstance(task, slice):
             return [self[number] for number in range(*task.indices(len(self)))]
         method = build(self.spec, self.stream).to(self.device)
@@ -98,7 +94,7 @@ def placeholder_snapshots(method: Method, matrix: Sequence[Sequence[float]]) -> 
 
 def _train_again(found: Snapshots, callback: Callback) -> Method:
     spec, method = found.spec, build(found.spec, found.stream).to(found.device)
-    callbacks = Callbacks([callback, SnapshotSaver(found.path, found.path.name)])
+    callbacks = Callbacks([callback, SnapshotSaver(found.path)])
     learn(method, found.stream, spec.plan, spec.seed, callbacks, judged_on=spec.judged_on)
     return method
 

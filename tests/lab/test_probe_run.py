@@ -9,7 +9,7 @@ import safetensors.torch
 import torch
 
 from perdure.errors import UnknownName, WrongValue
-from perdure.lab.build import reopen, resolve_device
+from perdure.lab.build import reopen
 from perdure.lab.probe_run import OpenRun, RunProgress, measure, open_run, probe_spec
 from perdure.lab.run import run_spec
 from perdure.lab.snapshots import Snapshots, load_snapshots, snapshot_file
@@ -46,7 +46,7 @@ def finished(out: Path, **wishes: Any) -> tuple[Path, dict[str, Any]]:
 
 
 def opened(path: Path, record: dict[str, Any], progress: RunProgress | None = None) -> OpenRun:
-    return open_run(path, record, None, resolve_device("cpu"), progress or RunProgress())
+    return open_run(path, record, progress=progress)
 
 
 def snapshots_of(path: Path, record: dict[str, Any], callback: Callback | None = None) -> Snapshots:
