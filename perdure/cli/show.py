@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from perdure.errors import UnknownName
-from perdure.lab.index import find_run, read_finished
+from perdure.lab.index import find_run, is_run, read_finished
 from perdure.lab.store import read_probes
 from perdure.registry import Entry, benchmarks, methods, networks, probes
 from perdure.report.tables import comparison, matrix
@@ -68,7 +68,7 @@ def describe(name: str, out: Path) -> tuple[dict[str, Any], str, Sequence[Table 
 
 def _run_path(name: str, out: Path) -> Path | None:
     """Of a run by its path, or by the beginning of its hash if the name looks like one."""
-    if (Path(name) / "record.json").exists():
+    if is_run(Path(name)) or (Path(name) / "record.json").exists():
         return Path(name)
     return find_run(out, name) if name not in methods and re.fullmatch("[0-9a-f]{2,16}", name) else None
 

@@ -10,7 +10,7 @@ import re
 import shutil
 import tomllib
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -24,6 +24,7 @@ SCHEMA = [3, store.SCHEMA]  # of the index, and of the records that were read fo
 
 State = Literal["finished", "unfinished", "failed", "damaged", "newer"]
 STATES: tuple[State, ...] = get_args(State)
+DIGEST = re.compile(r"[0-9a-f]{16}")
 NAMES = ("method", "benchmark", "network", "seed")
 
 
@@ -75,8 +76,8 @@ def runs(out: str | Path = "runs", filters: Sequence[str] = ()) -> list[RunSumma
     root = Path(out)
     before = _read_index(root)
     now: Index = {}
-    unreadable: list[RunSummary] = []
-    for path in _candidates(root, unreadable):
+    paths, unreadable = _scan(root)
+    for path in paths:
         if (stamp := _stamp(f"{root}/{path}")) is not None:
             known = before.get(path)
             now[path] = known if known is not None and known[0] == stamp else (stamp, _read(root, path, stamp))
@@ -114,33 +115,27 @@ def _benchmark_names(row: RunSummary) -> set[str]:
     return {full, full.partition(":")[0], row.path.partition("/")[0]} - {""}
 
 
-def _candidates(root: Path, unreadable: list[RunSummary] | None = None) -> Iterator[str]:
-    """What may be a run, by its place and name alone: benchmark/method/hash. Folders that cannot be read are noted."""
-    level = [""]
+def _scan(root: Path) -> tuple[list[str], list[RunSummary]]:
+    """Directories placed and named as runs are, benchmark/method/hash, and folders that cannot be read."""
+    level, unreadable = [""], []
     for _ in range(3):
-        level = [folder for above in level for folder in _folders(str(root), above, unreadable)]
-    return (path for path in level if _is_digest(path.rpartition("/")[2]))
-
-
-def _folders(root: str, below: str, unreadable: list[RunSummary] | None) -> list[str]:
-    place = f"{root}/{below}" if below else root
-    try:
-        with os.scandir(place) as entries:
-            names = [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
-    except FileNotFoundError:  # removed in this moment, or a store that was never made
-        return []
-    except OSError as error:
-        problem = f"{place}: cannot be read ({error.strerror}); "
-        if not below:
-            raise PerdureError(f"{problem}name a folder of runs with --out") from None
-        if unreadable is not None:
-            unreadable.append(RunSummary(below, "damaged", problem=f"{problem}check that you may read it"))
-        return []
-    return [f"{below}/{name}" if below else name for name in names]
-
-
-def _is_digest(name: str) -> bool:
-    return re.fullmatch(r"[0-9a-f]{16}", name) is not None
+        found: list[str] = []
+        for parent in level:
+            place = f"{root}/{parent}" if parent else str(root)
+            try:
+                with os.scandir(place) as entries:
+                    names = [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
+            except FileNotFoundError:  # removed in this moment, or a store that was never made
+                continue
+            except OSError as error:
+                problem = f"{place}: cannot be read ({error.strerror}); "
+                if not parent:
+                    raise PerdureError(f"{problem}name a folder of runs with --out") from None
+                unreadable.append(RunSummary(parent, "damaged", problem=f"{problem}check that you may read it"))
+                continue
+            found += [f"{parent}/{name}" if parent else name for name in names]
+        level = found
+    return [path for path in level if DIGEST.fullmatch(path.rpartition("/")[2])], unreadable
 
 
 def _stamp(place: str) -> FileStamp | None:
@@ -235,7 +230,7 @@ def _write_index(root: Path, index: Index) -> None:
 
 def is_run(path: Path) -> bool:
     """Whether a directory is named as a run is and holds what a run leaves."""
-    return _is_digest(path.name) and path.is_dir() and _stamp(str(path)) is not None
+    return DIGEST.fullmatch(path.name) is not None and path.is_dir() and _stamp(str(path)) is not None
 
 
 def find_run(root: Path, name: str) -> Path:
@@ -243,8 +238,8 @@ def find_run(root: Path, name: str) -> Path:
     for path in (Path(name), root / name):
         if name and is_run(path):
             return path
-    begins = (path for path in _candidates(root) if path.rpartition("/")[2].startswith(name))
-    found = sorted(root / path for path in begins if name and is_run(root / path))
+    begin = [root / path for path in _scan(root)[0] if name and path.rpartition("/")[2].startswith(name)]
+    found = sorted(path for path in begin if is_run(path))
     if not found:
         raise WrongValue(f"no run {name!r} in {root}; `perdure ls runs --out {root}` lists those there are")
     if len(found) > 1:
