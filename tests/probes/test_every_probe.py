@@ -44,7 +44,7 @@ ALONE = [name for name in registry.probes if not registry.probes.load(name).acro
 
 
 def quick(name: str) -> Any:
-    return probe_spec(name, QUICK.get(name, {})).make(synthetic(seed=1))
+    return probe_spec(name, QUICK.get(name, {})).build(synthetic(seed=1))
 
 
 def result(name: str, found: Measured, label: str = "one") -> Result:
