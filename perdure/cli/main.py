@@ -178,7 +178,7 @@ def run(
         out=out,
         root=root,
         device=device,
-        every=every,
+        checkpoint_every=every,
     )
     if as_json:
         print(json.dumps(record, ensure_ascii=False))
@@ -207,8 +207,15 @@ def demo(
     from perdure.report.tables import comparison, matrix
 
     stderr.print("Three methods learn the same tasks one after another; none may look back at old data.")
-    wishes = {"seed": seed, "tasks": tasks, "plan": assignments(plan), "probes": ["fgsm"], "out": out, "device": device}
-    records = [_run_with_bars(method, "six", **wishes) for method in DEMO_METHODS]
+    options = {
+        "seed": seed,
+        "tasks": tasks,
+        "plan": assignments(plan),
+        "probes": ["fgsm"],
+        "out": out,
+        "device": device,
+    }
+    records = [_run_with_bars(method, "six", **options) for method in DEMO_METHODS]
     pictures = []
     try:
         for record in records:
@@ -232,13 +239,13 @@ def demo(
         stdout.print(f"picture: {picture}", soft_wrap=True)
 
 
-def _run_with_bars(method: str, benchmark: str, **wishes: Any) -> dict[str, Any]:
+def _run_with_bars(method: str, benchmark: str, **options: Any) -> dict[str, Any]:
     """A run with its progress on standard error."""
     from perdure.cli.progress import RunBars
     from perdure.lab.run import run
 
     with RunBars(stderr) as progress:
-        record = run(method, benchmark, **wishes, progress=progress)
+        record = run(method, benchmark, **options, progress=progress)
     if record.pop("already_done"):
         note(f"{method}: done before, so nothing was computed ({record['path']})")
     return record

@@ -56,7 +56,7 @@ def run(
     out: str | Path = "runs",
     root: str | Path | None = None,
     device: str = "cpu",
-    every: float = 60.0,
+    checkpoint_every: float = 60.0,
     callback: Callback | None = None,
     progress: RunProgress | None = None,
 ) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def run(
     - `values`, `plan` and `settings` change the method, the training and the benchmark; presets and defaults fill in
       the rest. `net` names another network, `tasks` takes the first so many tasks.
     - `outliers` contaminates training data, e.g. "labels:0.2@2-4"; `probes` are measured in the end, e.g. "fgsm".
-    - `snapshots` keeps the method as it was after each task; a checkpoint is written `every` so many seconds.
+    - `snapshots` keeps the method as it was after each task; a checkpoint is written every so many seconds.
     - `without` names what will not be there in use (stored-data, task-identity), to be warned; `trackers` are
       tensorboard, mlflow or wandb.
     - `out` is the store of runs, `root` the place of image files (default: PERDURE_DATA, else the user's cache).
@@ -88,7 +88,7 @@ def run(
         snapshots=snapshots,
         without=without,
         trackers=trackers,
-        every=every,
+        every=checkpoint_every,
         callback=callback,
         progress=progress,
     )
@@ -109,7 +109,8 @@ def run_spec(
     trackers: Sequence[str] = (),
     every: float = 60.0,
 ) -> dict[str, Any]:
-    """`run` with a complete specification; a stream that is open already is not opened again."""
+    """`run` with a complete specification; a stream that is open already is not opened again, a checkpoint is written
+    `every` so many seconds."""
     fast.keep_heap()
     wanted = [probe_spec(name) for name in probes]
     torch_device = resolve_device(device)
