@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from perdure import registry
-from perdure.lab.run import run
+from perdure.lab.run import run_spec as run
 from perdure.lab.spec import RunSpec, spec
 
 TIMES = ("seconds", "files", "check")

@@ -21,7 +21,7 @@ import torch
 from perdure.lab.checkpoint import load
 from perdure.lab.execute.job import Event, Job
 from perdure.lab.execute.ray import LOOPBACK, SETTINGS, RayExecutor
-from perdure.lab.run import run
+from perdure.lab.run import run_spec as run
 from perdure.lab.spec import RunSpec, spec
 
 # Ray reads them when it is imported.

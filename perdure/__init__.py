@@ -1,37 +1,64 @@
 """perdure: robust continual learning.
 
-The names below are the front door. They load on first use, so that importing perdure costs milliseconds and
-does not import torch.
+What the command line does, as functions that return data:
+
+    run           train a method on a benchmark                 perdure run
+    probe         measure finished runs                         perdure probe
+    runs          list the runs of a store                      perdure ls runs
+    export_runs   finished runs as one table                    perdure export-runs
+
+To train in your own way: Network, Method, Plan, learn, fit, evaluate, and the types of data, Stream, Task, Lesson,
+Split, Batch. Everything loads on first use, so that importing perdure takes milliseconds and does not import torch.
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # for editors and type checkers
+    from perdure.errors import PerdureError as PerdureError
+    from perdure.lab.export import export_runs as export_runs
+    from perdure.lab.index import runs as runs
+    from perdure.lab.probe_runs import probe as probe
+    from perdure.lab.run import run as run
+    from perdure.lab.search import search as search
+    from perdure.lab.study import study as study
+    from perdure.methods.method import Method as Method
+    from perdure.nets.network import Network as Network
+    from perdure.train.evaluate import evaluate as evaluate
+    from perdure.train.fit import fit as fit
+    from perdure.train.learn import learn as learn
+    from perdure.train.plan import Plan as Plan
+    from perdure.types import Batch as Batch
+    from perdure.types import Lesson as Lesson
+    from perdure.types import Split as Split
+    from perdure.types import Stream as Stream
+    from perdure.types import Task as Task
 
 __version__ = "0.1.0"
 
-_DOORS = {
-    "Batch": "perdure.types",
-    "Lesson": "perdure.types",
-    "Split": "perdure.types",
-    "Stream": "perdure.types",
-    "Task": "perdure.types",
+_MODULES = {
+    "run": "perdure.lab.run",
+    "probe": "perdure.lab.probe_runs",
+    "runs": "perdure.lab.index",
+    "export_runs": "perdure.lab.export",
     "Network": "perdure.nets.network",
     "Method": "perdure.methods.method",
     "Plan": "perdure.train.plan",
-    "fit": "perdure.train.fit",
-    "evaluate": "perdure.train.evaluate",
     "learn": "perdure.train.learn",
+    "fit": "perdure.train.fit",
     "study": "perdure.lab.study",
     "search": "perdure.lab.search",
+    "evaluate": "perdure.train.evaluate",
+    **dict.fromkeys(("Batch", "Lesson", "Split", "Stream", "Task"), "perdure.types"),
     "PerdureError": "perdure.errors",
 }
 
-__all__ = [*sorted(_DOORS), "__version__"]
+__all__ = [*_MODULES, "__version__"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _DOORS:
-        return getattr(import_module(_DOORS[name]), name)
+    if name in _MODULES:
+        return getattr(import_module(_MODULES[name]), name)
     raise AttributeError(f"module 'perdure' has no attribute {name!r}")
 
 

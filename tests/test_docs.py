@@ -38,7 +38,7 @@ def test_python_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_python_of_the_laboratory_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     from perdure.data.synthetic import synthetic
-    from perdure.lab.run import run
+    from perdure.lab.run import run_spec as run
     from perdure.lab.spec import spec
 
     names: dict[str, object] = {}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from perdure.cli.options import AsJson, guarded, stderr, stdout
+from perdure.cli.options import AsJson, guarded, note, stdout
 from perdure.errors import Interrupted, WrongValue
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def bench(
     from perdure.lab.bench.paths import gains
     from perdure.lab.bench.whole import run
 
-    how = Bench(threads, rounds, lambda line: stderr.print(f"perdure bench: {line}", soft_wrap=True))
+    how = Bench(threads, rounds, lambda line: note(f"perdure bench: {line}"))
     if scaling and paths:
         raise WrongValue("--scaling and --paths are two measurements; ask for one at a time")
     data: object

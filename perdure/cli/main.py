@@ -1,4 +1,4 @@
-"""`perdure`: the verbs. Exit codes: 0 done, 1 failed, 2 asked wrongly, 130 and 143 stopped by Ctrl-C and SIGTERM."""
+"""`perdure`: the verbs. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 and 143 interrupted by Ctrl-C and SIGTERM."""
 
 import json
 from collections.abc import Callable
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, ParamSpec
 
 import typer
+from typer.core import TyperGroup
 
 from perdure.cli import bench, data, probe, runs, search, study
 from perdure.cli.options import (
@@ -18,24 +19,37 @@ from perdure.cli.options import (
     PlanWishes,
     Root,
     Settings,
+    Store,
     Tasks,
     Trackers,
     guarded,
+    note,
     stderr,
     stdout,
 )
 from perdure.errors import PerdureError, UnknownName, WrongValue
 
 P = ParamSpec("P")
+VERBS = ("run", "study", "probe", "ls", "show", "search", "rm", "export-runs", "data", "demo", "bench")
+
+
+class Verbs(TyperGroup):
+    """Listed in the order in which people use them."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(super().list_commands(ctx), key=VERBS.index)
+
+
 app = typer.Typer(
-    no_args_is_help=True, add_completion=False, help="Robust continual learning.", pretty_exceptions_enable=False
+    cls=Verbs,
+    no_args_is_help=True,
+    add_completion=False,
+    help="Robust continual learning.",
+    pretty_exceptions_enable=False,
 )
 app.add_typer(data.app, name="data")
-runs.join(app)
-study.join(app)
-search.join(app)
-probe.join(app)
-bench.join(app)
+for module in (runs, study, search, probe, bench):
+    module.join(app)
 
 Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random.")]
 
@@ -50,16 +64,16 @@ def ls(
         str, typer.Argument(help="methods, networks, benchmarks, probes, studies or runs; all but runs when left out.")
     ] = "",
     only: runs.Filters = [],  # noqa: B006
-    out: runs.Out = Path("runs"),
+    out: Store = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
     """List what there is."""
-    from perdure.cli.show import listing, shelves
+    from perdure.cli.show import catalog, listing
 
     if what == "runs":
-        runs.listing(out, only, as_json)
+        runs.list_runs(out, only, as_json)
         return
-    known = shelves()
+    known = catalog()
     if only or (what and what not in known):
         raise UnknownName("list", " ".join([what, *only]), [*known, "runs"])
     wanted = {what: known[what]} if what else known
@@ -79,13 +93,13 @@ def show(
             metavar="METHOD|BENCHMARK|PROBE|RUN", help="A method, a benchmark, a probe, or a run by path or hash."
         ),
     ],
-    out: runs.Out = Path("runs"),
+    out: Store = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
     """Show a method (values, symbols, presets), a benchmark or a probe (what can be set), or a run (its figures)."""
-    from perdure.cli.show import described
+    from perdure.cli.show import describe
 
-    content, headline, parts = described(name, out)
+    content, headline, parts = describe(name, out)
     if as_json:
         print(json.dumps(content, ensure_ascii=False))
         return
@@ -100,7 +114,7 @@ def run(
     method: MethodName,
     benchmark: BenchmarkName,
     seed: Seed = 1,
-    wishes: Annotated[
+    values: Annotated[
         list[str],
         typer.Option(
             "--set", metavar="NAME=VALUE", help="Set a value of the method, e.g. mix_weight=0.2 or lambda=0.2."
@@ -117,12 +131,14 @@ def run(
     probe: Annotated[
         list[str], typer.Option(help="Also measure, e.g. fgsm or 'pgd(steps=50)'; see `perdure ls probes`.")
     ] = [],  # noqa: B006
-    stages: Annotated[bool, typer.Option("--stages", help="Keep the model as it was after each task.")] = False,
+    snapshots: Annotated[bool, typer.Option("--snapshots", help="Keep the model as it was after each task.")] = False,
+    stages: Annotated[bool, typer.Option("--stages", hidden=True)] = False,  # the former name
     outliers: Annotated[
         str,
         typer.Option(
             metavar="KIND:RATE[@TASKS]",
-            help="Spoil training images, e.g. labels:0.2 or foreign:0.1@2-4; labels, corrupted, adversarial, foreign.",
+            help="Contaminate training data, e.g. labels:0.2 or foreign:0.1@2-4; labels, corrupted, adversarial, "
+            "foreign.",
         ),
     ] = "",
     without: Annotated[
@@ -136,28 +152,34 @@ def run(
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
-    """Learn a benchmark's tasks one after another with a method. Interrupted, the same command goes on from there."""
+    """Train a method on a benchmark's tasks, one after another. Interrupted, the same command resumes."""
     from perdure.cli.show import run_tables
-    from perdure.lab.spec import assignments, spec
+    from perdure.lab.spec import assignments
 
-    values = assignments(wishes)
+    given = assignments(values)
     if memory_budget is not None:
-        if "budget" in values:
+        if "budget" in given:
             raise WrongValue("the budget is given twice, by --memory-budget and by --set; give it once")
-        values["budget"] = memory_budget
-    wanted = spec(
+        given["budget"] = memory_budget
+    record = _run_with_bars(
         method,
         benchmark,
         seed=seed,
-        network=network,
-        tasks=tasks,
-        values=values,
+        values=given,
         plan=assignments(plan),
+        net=network,
+        tasks=tasks,
         settings=assignments(settings),
         outliers=outliers,
+        probes=probe,
+        snapshots=snapshots or stages,
+        without=without,
+        trackers=track,
+        out=out,
+        root=root,
+        device=device,
+        checkpoint_every=every,
     )
-    places = {"out": out, "root": root, "device": device}
-    record = _watched(wanted, **places, probes=probe, stages=stages, without=without, trackers=track, every=every)
     if as_json:
         print(json.dumps(record, ensure_ascii=False))
         return
@@ -178,17 +200,22 @@ def demo(
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
-    """The main job on the data shipped in the package: three methods learn six tasks and are compared."""
-    from perdure.lab.spec import assignments, spec
+    """Three methods learn the six tasks shipped in the package, and are compared."""
+    from perdure.lab.spec import assignments
     from perdure.lab.store import write
     from perdure.report.figures import accuracy_matrix
     from perdure.report.tables import comparison, matrix
 
     stderr.print("Three methods learn the same tasks one after another; none may look back at old data.")
-    records = []
-    for method in DEMO_METHODS:
-        wanted = spec(method, "six", seed=seed, tasks=tasks, plan=assignments(plan))
-        records.append(_watched(wanted, out=out, device=device, probes=["fgsm"]))
+    options = {
+        "seed": seed,
+        "tasks": tasks,
+        "plan": assignments(plan),
+        "probes": ["fgsm"],
+        "out": out,
+        "device": device,
+    }
+    records = [_run_with_bars(method, "six", **options) for method in DEMO_METHODS]
     pictures = []
     try:
         for record in records:
@@ -196,7 +223,7 @@ def demo(
             write(pictures[-1], accuracy_matrix(record))
     except PerdureError as error:  # the figures below are worth showing without pictures
         pictures = []
-        stderr.print(f"no pictures: {error}", soft_wrap=True, markup=False)
+        note(f"warning: no pictures: {error}")
     if as_json:
         print(json.dumps({"runs": records, "pictures": [str(p) for p in pictures]}, ensure_ascii=False))
         return
@@ -212,18 +239,15 @@ def demo(
         stdout.print(f"picture: {picture}", soft_wrap=True)
 
 
-def _watched(wanted: Any, **places: Any) -> dict[str, Any]:
+def _run_with_bars(method: str, benchmark: str, **options: Any) -> dict[str, Any]:
     """A run with its progress on standard error."""
-    from perdure.lab.build import open_stream
-    from perdure.lab.progress import Bar, Dial
+    from perdure.cli.progress import RunBars
     from perdure.lab.run import run
-    from perdure.lab.study import count_lessons
 
-    stream = open_stream(wanted, places.get("root"))
-    with Bar(wanted.method, count_lessons(wanted, stream), stderr) as bar:
-        record = run(wanted, stream=stream, callback=bar, gauge=Dial(bar.progress), **places)
+    with RunBars(stderr) as progress:
+        record = run(method, benchmark, **options, progress=progress)
     if record.pop("already_done"):
-        stderr.print(f"{wanted.method}: done before, so nothing was computed ({record['path']})", soft_wrap=True)
+        note(f"{method}: done before, so nothing was computed ({record['path']})")
     return record
 
 

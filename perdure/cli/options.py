@@ -1,4 +1,4 @@
-"""What all verbs share: where they speak, and that they fail in one clear line."""
+"""What all verbs share: options, the two consoles, and errors in one clear line."""
 
 import sys
 from collections.abc import Callable
@@ -20,13 +20,14 @@ Root = Annotated[
     Path | None, typer.Option(help="Where the image files are.", show_default="PERDURE_DATA, else the user's cache")
 ]
 Out = Annotated[Path, typer.Option(help="Where records go.")]
+Store = Annotated[Path, typer.Option(help="Where records are.")]
 Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1, mps.")]
-Trackers = Annotated[
-    list[str], typer.Option(metavar="NAME[:PLACE]", help="Also tell tensorboard, mlflow or wandb how it goes.")
-]
+Trackers = Annotated[list[str], typer.Option(metavar="NAME[:PLACE]", help="Also log to tensorboard, mlflow or wandb.")]
 MethodName = Annotated[str, typer.Argument(help="A method, see `perdure ls methods`.")]
 BenchmarkName = Annotated[str, typer.Argument(help="A benchmark, see `perdure ls benchmarks`, or folder:PATH.")]
-PlanWishes = Annotated[list[str], typer.Option("--plan", metavar="NAME=VALUE", help="Change the plan, e.g. epochs=10.")]
+PlanWishes = Annotated[
+    list[str], typer.Option("--plan", metavar="NAME=VALUE", help="Change how it is trained, e.g. epochs=10.")
+]
 Settings = Annotated[
     list[str], typer.Option("--data", metavar="NAME=VALUE", help="Set a value of the benchmark, e.g. legacy=true.")
 ]
@@ -55,4 +56,9 @@ def guarded(action: Callable[P, None]) -> Callable[P, None]:
 
 
 def print_error(error: PerdureError | str) -> None:
-    stderr.print(f"perdure: {error}", markup=False, soft_wrap=True)
+    note(f"perdure: {error}")
+
+
+def note(text: str, end: str = "\n") -> None:
+    """A line for the user, on standard error."""
+    stderr.print(text, markup=False, soft_wrap=True, end=end)

@@ -1,4 +1,4 @@
-"""From a specification to the things it names: a device, a stream, a method."""
+"""From a specification to what it names: device, stream, method."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,12 +28,12 @@ def resolve_device(device: str) -> torch.device:
 
 
 def open_stream(spec: RunSpec, root: Path | None) -> Stream:
-    """The tasks to be learned, outliers included where they are asked for."""
+    """The tasks to learn, contaminated with outliers where that is asked for."""
     return contaminated(open_clean(spec, root), outlier_specs(spec.outliers), spec.seed, spec.network)
 
 
 def open_clean(spec: RunSpec, root: Path | None) -> Stream:
-    """The benchmark's tasks as they are, from published files below the root or from one's own."""
+    """The benchmark's tasks without outliers, from published files below the root or from one's own."""
     kind, place = split_name(spec.benchmark)
     opener = registry.benchmarks.load(kind)
     given: dict[str, Any] = {"seed": spec.seed, "tasks": spec.tasks, **spec.settings}
@@ -47,7 +47,7 @@ def open_clean(spec: RunSpec, root: Path | None) -> Stream:
 
 
 def build(spec: RunSpec, stream: Stream) -> Method:
-    """A fresh network, with weights by the seed alone, in the hands of the method."""
+    """The method with a fresh network, whose weights depend on the seed alone."""
     with chance(spec.seed, "network"):
         net = Network(registry.networks.load(spec.network)(stream.shape))
     method: Method = registry.methods.load(spec.method)(net, **spec.values)
@@ -55,7 +55,7 @@ def build(spec: RunSpec, stream: Stream) -> Method:
 
 
 def reopen(path: Path, spec: RunSpec, stream: Stream, device: torch.device) -> tuple[Method, list[Task]]:
-    """The method of a finished run as it was in the end, and the tasks that it learned."""
+    """The method of a finished run in its final state, and its tasks."""
     method = build(spec, stream).to(device)
     checkpoint.load(path / "model.safetensors", spec.plan).restore(method)
     return method, [task.to(device) for task in stream]
@@ -63,7 +63,7 @@ def reopen(path: Path, spec: RunSpec, stream: Stream, device: torch.device) -> t
 
 @contextmanager
 def with_threads(count: int) -> Iterator[None]:
-    """Inside, torch computes with so many."""
+    """Run the block with this many torch threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

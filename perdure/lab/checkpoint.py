@@ -1,12 +1,18 @@
-"""A run between two steps, in one file: weights, the method's own state, optimizer, schedule, best weights, generators.
+"""Checkpoints: weights, the method's own state, optimizer, schedule, best weights and random generators in one file.
 
-The file is safetensors with JSON in its header. Nothing is ever unpickled. Loaded again, a run goes on bit for bit.
+The file is safetensors with JSON in its header. Nothing is ever unpickled. Resumed, a run ends bit for bit as it would
+have without the break.
 """
 
 import json
+import signal
+import time
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import safetensors.torch
@@ -14,9 +20,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from perdure.errors import CorruptFile, PerdureError
-from perdure.lab.store import written
+from perdure.errors import CorruptFile, Interrupted, PerdureError
+from perdure.lab.store import atomic_write, set_aside
 from perdure.methods.method import Method
+from perdure.train.callbacks import Callback, StepContext
 from perdure.train.evaluate import RunningScore, Score
 from perdure.train.plan import Plan
 from perdure.train.state import Epoch, FitState, Learned
@@ -24,34 +31,34 @@ from perdure.train.state import Epoch, FitState, Learned
 SCHEMA = 1
 KEY = "perdure"  # of the header's only entry: a checksum and JSON
 METHOD = ""  # the method's own tensors bear their names in its state_dict; the others have their group before it
+TENSORS = ("best_weights", "momentum", "generators")  # of a FitState
+KEPT = 2  # checkpoints: should the latest be damaged, there is the one before
 
 
 @dataclass(frozen=True)
-class Saved:
+class Checkpoint:
     """What a file holds."""
 
     state: dict[str, Tensor]  # of the method
     remembered: dict[str, Any]
     learned: Learned
-    standing: FitState | None  # None between two lessons
+    fit_state: FitState | None  # None between two tasks
     threads: int
 
     def restore(self, method: Method) -> None:
-        """Put a fresh method, built alike, where the saved one was."""
+        """Load it into a fresh method that was built alike."""
         device = next(method.parameters()).device
         method.load_state_dict(self.state)
         for name, value in self.remembered.items():
             setattr(method, name, tuple(value) if isinstance(value, list) else value)
         method.to(device)
-        if self.standing is not None:
-            self.standing.best_weights = {
-                name: tensor.to(device) for name, tensor in self.standing.best_weights.items()
-            }
-            self.standing.momentum = {name: tensor.to(device) for name, tensor in self.standing.momentum.items()}
+        if (fit := self.fit_state) is not None:
+            fit.best_weights = {name: tensor.to(device) for name, tensor in fit.best_weights.items()}
+            fit.momentum = {name: tensor.to(device) for name, tensor in fit.momentum.items()}
 
 
-def save(path: Path, digest: str, method: Method, learned: Learned, standing: FitState | None = None) -> None:
-    """Write the file whole or not at all; `digest` says of which run it is."""
+def save(path: Path, digest: str, method: Method, learned: Learned, fit_state: FitState | None = None) -> None:
+    """Write the file whole or not at all; `digest` is that of its run."""
     groups = {METHOD: method.state_dict()}
     facts: dict[str, Any] = {
         "schema": SCHEMA,
@@ -63,16 +70,13 @@ def save(path: Path, digest: str, method: Method, learned: Learned, standing: Fi
         "standing": None,
         "threads": torch.get_num_threads(),
     }
-    if standing is not None:
-        groups |= {"kept": standing.best_weights, "momentum": standing.momentum, "chance": standing.generators}
+    if fit_state is not None:
+        groups |= {name: getattr(fit_state, name) for name in TENSORS}
         facts["standing"] = {
-            "lesson": standing.lesson,
-            "epoch": standing.epoch,
-            "batches": standing.batches,
-            "seconds": standing.seconds,
-            "running": standing.running.plain(),
-            "history": [asdict(epoch) for epoch in standing.history],
-            "schedule": asdict(standing.schedule),  # type: ignore[call-overload]
+            **{name: getattr(fit_state, name) for name in ("lesson", "epoch", "batches", "seconds")},
+            "running": fit_state.running.plain(),
+            "history": [asdict(epoch) for epoch in fit_state.history],
+            "schedule": asdict(fit_state.schedule),  # type: ignore[call-overload]
         }
     tensors = {
         name if group == METHOD else f"{group}/{name}": tensor.detach().cpu().contiguous()
@@ -82,16 +86,16 @@ def save(path: Path, digest: str, method: Method, learned: Learned, standing: Fi
     sums = {name: _sum(tensor) for name, tensor in sorted(tensors.items())}
     header = json.dumps({**facts, "sums": sums})
     # One key: safetensors writes several in any order, and equal runs are to leave equal bytes.
-    said = {KEY: f"{zlib.crc32(header.encode()):08x} {header}"}
-    with written(path) as part:
+    metadata = {KEY: f"{zlib.crc32(header.encode()):08x} {header}"}
+    with atomic_write(path) as part:
         try:
-            safetensors.torch.save_file(tensors, part, said)
+            safetensors.torch.save_file(tensors, part, metadata)
         except SafetensorError as error:  # such as a full disk
             raise OSError(0, str(error)) from None
 
 
-def load(path: Path, plan: Plan, digest: str | None = None) -> Saved:
-    """Read a file back, checked to the last bit; of the run with this digest, if one is asked for."""
+def load(path: Path, plan: Plan, digest: str | None = None) -> Checkpoint:
+    """Read a file back, checked to the last bit, and whether it is of the run with this digest."""
     try:
         with safe_open(path, framework="pt") as file:
             check, _, header = (file.metadata() or {})[KEY].partition(" ")
@@ -104,33 +108,31 @@ def load(path: Path, plan: Plan, digest: str | None = None) -> Saved:
             raise CorruptFile(f"{path}: damaged, its checksums are wrong", path)
         if digest is not None and facts["digest"] != digest:
             raise CorruptFile(f"{path}: of another run ({facts['digest']})", path)
-        return _saved(found, facts, plan)
+        return _checkpoint(found, facts, plan)
     except (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptFile(f"{path}: not a readable checkpoint ({type(error).__name__})", path) from None
 
 
-def _saved(found: dict[str, Tensor], facts: dict[str, Any], plan: Plan) -> Saved:
-    groups: dict[str, dict[str, Tensor]] = {METHOD: {}, "kept": {}, "momentum": {}, "chance": {}}
+def _checkpoint(found: dict[str, Tensor], facts: dict[str, Any], plan: Plan) -> Checkpoint:
+    groups: dict[str, dict[str, Tensor]] = {METHOD: {}, **{name: {} for name in TENSORS}}
     for key, tensor in found.items():
         group, _, name = key.partition("/")
         group, name = (group, name) if group in groups else (METHOD, key)
         groups[group][name] = tensor.clone()  # apart from the file, which may go
+    state = groups.pop(METHOD)
     learned = Learned(facts["matrix"], [_epoch(epoch) for epoch in facts["epochs"]], [], facts["seconds"])
-    standing = None
+    fit_state = None
     if (at := facts["standing"]) is not None:
         schedule = plan.schedule_for_lesson()
         for name, value in at["schedule"].items():
             setattr(schedule, name, value)
-        history = [_epoch(epoch) for epoch in at["history"]]
-        position = (at["epoch"], at["batches"], at["seconds"])
-        tensors = (groups["momentum"], groups["chance"])
-        running = RunningScore(**at["running"])
-        standing = FitState(at["lesson"], schedule, groups["kept"], *position, history, *tensors, running)
-    return Saved(groups[METHOD], facts["remembered"], learned, standing, facts["threads"])
+        history, running = [_epoch(epoch) for epoch in at["history"]], RunningScore(**at["running"])
+        fit_state = FitState(**{**at, **groups, "schedule": schedule, "history": history, "running": running})
+    return Checkpoint(state, facts["remembered"], learned, fit_state, facts["threads"])
 
 
 def read_epochs(path: Path) -> list[Epoch]:
-    """The epochs of a run, from the lines it left."""
+    """The epochs of a finished run."""
     try:
         return [_epoch(json.loads(line)) for line in path.read_text("utf-8").splitlines()]
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -144,3 +146,90 @@ def _epoch(plain: dict[str, Any]) -> Epoch:
 
 def _sum(tensor: Tensor) -> int:
     return zlib.crc32(tensor.numpy().reshape(-1).view("uint8").data) if tensor.numel() else 0
+
+
+# --- while a run goes on ---
+
+
+class Checkpointer(Callback):
+    """Writes a checkpoint after every task, and within one when `every` seconds have passed since the last."""
+
+    def __init__(self, folder: Path, digest: str, learned: Learned, every: float) -> None:
+        self.folder, self.digest, self.learned, self.every = folder, digest, learned, every
+        self.saved_at = time.monotonic()
+        self.signal: int | None = None  # that asked to stop
+
+    def on_step(self, now: StepContext) -> None:
+        if self.signal is not None or time.monotonic() - self.saved_at >= self.every:
+            self.save(now.method, now.state())
+        self.stop_if_asked(f"task {now.at.lesson + 1}, epoch {now.at.epoch + 1}")
+
+    def on_task_end(self, method: Method, learned: Learned) -> None:
+        self.save(method, None)
+        self.stop_if_asked(f"the end of task {len(learned.matrix)}")
+
+    def save(self, method: Method, fit_state: FitState | None) -> None:
+        before = _numbered(self.folder)
+        number = before[-1][0] + 1 if before else 1
+        save(self.folder / f"{number:06d}.safetensors", self.digest, method, self.learned, fit_state)
+        prune(self.folder)
+        self.saved_at = time.monotonic()
+
+    def stop_if_asked(self, where: str) -> None:
+        if self.signal is not None:
+            raise Interrupted(
+                f"interrupted at {where}; completed work is saved, run the same command to resume", self.signal
+            )
+
+    @contextmanager
+    def stopping_on_signals(self) -> Iterator[None]:
+        """Ctrl-C and SIGTERM let the step at hand end, save and stop; a second Ctrl-C stops at once."""
+
+        def ask(number: int, _frame: FrameType | None) -> None:
+            if self.signal is not None and number == signal.SIGINT:
+                raise KeyboardInterrupt
+            self.signal = number
+
+        before: dict[int, Any] = {}
+        with suppress(ValueError):  # not the main thread: whoever runs it there stops it in another way
+            for number in (signal.SIGINT, signal.SIGTERM):
+                before[number] = signal.signal(number, ask)
+        try:
+            yield
+        finally:
+            for caught, handler in before.items():
+                signal.signal(caught, handler)
+
+
+def latest(folder: Path, plan: Plan, digest: str) -> tuple[Checkpoint | None, list[str]]:
+    """The newest checkpoint that is whole, and warnings about those that had to be set aside."""
+    warnings: list[str] = []
+    for _, path in reversed(_numbered(folder)):
+        try:
+            return load(path, plan, digest), warnings
+        except CorruptFile as error:
+            warnings.append(f"{error}; set aside as {set_aside(path).name}")
+    return None, warnings
+
+
+def prune(folder: Path) -> None:
+    """Remove all but the newest."""
+    for _, old in _numbered(folder)[:-KEPT]:
+        old.unlink(missing_ok=True)
+
+
+def discard(folder: Path) -> None:
+    """Remove the checkpoints of a run that is finished."""
+    for _, path in _numbered(folder):
+        path.unlink(missing_ok=True)
+    with suppress(OSError):  # something that was set aside is left in it, or it was never made
+        folder.rmdir()
+
+
+def _numbered(folder: Path) -> list[tuple[int, Path]]:
+    """The checkpoints there are, oldest first."""
+    try:
+        found = [(int(path.stem), path) for path in folder.glob("*.safetensors") if path.stem.isdigit()]
+    except OSError as error:
+        raise PerdureError(f"{folder}: cannot be read ({error.strerror}); check that you may read it") from None
+    return sorted(found)

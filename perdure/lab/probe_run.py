@@ -1,7 +1,7 @@
-"""Probes of finished runs: what they found is kept beside the record, and is not measured twice.
+"""Probes of one finished run: results are kept beside the record, and nothing is measured twice.
 
 runs/<benchmark>/<method>/<hash>/probes/
-    NAME.json           values, figures and the headline; NAME-xxxxxxxx where values are not the usual ones
+    NAME.json           values, figures and the headline; NAME-xxxxxxxx where values are not the defaults
     NAME.safetensors    its arrays, if it has any
     NAME.png            its picture, if one was drawn
 """
@@ -10,7 +10,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -24,10 +24,11 @@ import perdure
 from perdure import registry
 from perdure.data.cifar100c import Twins
 from perdure.errors import WrongValue
-from perdure.lab.build import open_clean, open_stream, reopen
-from perdure.lab.snapshots import stages
+from perdure.lab.build import open_clean, open_stream, reopen, resolve_device
+from perdure.lab.index import read_finished
+from perdure.lab.snapshots import load_snapshots
 from perdure.lab.spec import RunSpec, assignments
-from perdure.lab.store import file_sum, read_probes, write_json, written
+from perdure.lab.store import atomic_write, file_sum, read_probes, write_json
 from perdure.probes.probe import Measured, Meter, Subject, Work
 from perdure.schema import checked, values_of
 from perdure.train.callbacks import Callback
@@ -35,38 +36,42 @@ from perdure.types import Stream
 
 
 @dataclass(frozen=True)
-class Asked:
+class ProbeSpec:
     """A probe with its values."""
 
     name: str
     values: dict[str, Any]
     key: str  # names its files
 
-    def make(self, stream: Stream) -> Any:
-        """Ready for the tasks of a stream."""
+    def build(self, stream: Stream) -> Any:
+        """The probe, ready for the tasks of a stream."""
         probe = registry.probes.load(self.name)(**self.values)
-        if self.values.get("folder"):  # probes know no files: corrupted twins of the test images are read for them
+        if self.values.get("folder"):  # probes read no files: corrupted copies of the test images are read for them
             probe.twins = Twins(Path(self.values["folder"]), stream)
         return probe
 
 
-def asked(text: str, wishes: Mapping[str, Any] | None = None) -> Asked:
-    """A probe by its name, with other values than the usual ones if wished: `pgd`, or `pgd(steps=50 images=100)`."""
+def probe_spec(text: str, values: Mapping[str, Any] | None = None) -> ProbeSpec:
+    """A probe by its name, with other values than the defaults if given: `pgd`, or `pgd(steps=50 images=100)`."""
     name, bracket, inside = text.partition("(")
     if bracket and not inside.endswith(")"):
         raise WrongValue(f"probe {text!r}: values go in brackets with spaces between, as in pgd(steps=50 images=100)")
-    maker = registry.probes.load(name.strip())
-    name, wishes = name.strip(), {**assignments(inside.removesuffix(")").split()), **(wishes or {})}
+    name = name.strip()
+    maker = registry.probes.load(name)
+    given = {**assignments(inside.removesuffix(")").split()), **(values or {})}
     defaults = {key: value.default for key, value in values_of(maker).items()}
-    values = {**defaults, **checked(f"probe {name}", maker, wishes)}
-    text = json.dumps(values, sort_keys=True, default=list)
-    if text == json.dumps(defaults, sort_keys=True, default=list):
-        return Asked(name, values, name)
-    return Asked(name, values, f"{name}-{blake2b(text.encode(), digest_size=4).hexdigest()}")
+    chosen = {**defaults, **checked(f"probe {name}", maker, given)}
+    plain, usual = (json.dumps(which, sort_keys=True, default=list) for which in (chosen, defaults))
+    suffix = "" if plain == usual else f"-{blake2b(plain.encode(), digest_size=4).hexdigest()}"
+    return ProbeSpec(name, chosen, name + suffix)
 
 
-class Gauge(Meter):
-    """Watches measuring. Override what you want to see."""
+class RunProgress(Meter):
+    """What can be seen while runs are trained and measured. Override what you want to show."""
+
+    def training(self, run: str, tasks: int) -> Callback:  # noqa: ARG002
+        """A run of so many tasks is about to be trained: who looks on."""
+        return Callback()
 
     def begin(self, name: str, work: Work, seconds: float) -> None:
         """A probe begins that is expected to take so many seconds."""
@@ -74,115 +79,126 @@ class Gauge(Meter):
     def end(self, name: str, seconds: float) -> None:
         """It took so many."""
 
+    def warn(self, text: str) -> None:
+        """Something went wrong that does not stop the others."""
+
 
 @dataclass(frozen=True)
-class Opened:
-    """A finished run, opened to be measured."""
+class OpenRun:
+    """A finished run with its method and data, ready to be measured."""
 
     path: Path
     record: dict[str, Any]
     spec: RunSpec
     subject: Subject
-    gauge: Gauge
+    progress: RunProgress
     root: Path | None
     stream: Stream
 
+    @property
+    def model(self) -> str:
+        """The checksum of its model, by which results are told from those of another model."""
+        return str(self.record["files"]["model.safetensors"])
+
 
 def open_run(
-    path: Path,
-    record: dict[str, Any],
-    root: Path | None,
-    device: torch.device,
-    gauge: Gauge,
+    path: str | Path,
+    record: dict[str, Any] | None = None,
+    *,
+    root: Path | None = None,
+    device: str = "cpu",
+    progress: RunProgress | None = None,
     stream: Stream | None = None,
-) -> Opened:
-    """A finished run with its method and its data, which must be the ones it learned from."""
+    label: str = "",
+) -> OpenRun:
+    """Open a finished run. Its data must be those it was trained on; record and stream are read if not given."""
+    path, progress = Path(path), progress or RunProgress()
+    record = record or read_finished(path, thorough=True)
     spec = RunSpec.from_plain(record)
     stream = stream or open_stream(spec, root)
     if spec.digest(stream.fingerprint) != path.name:
         raise WrongValue(
             f"{path}: the images of {spec.benchmark} found here are not those it learned from; name theirs with --root"
         )
-    method, tasks = reopen(path, spec, stream, device)
-    subject = Subject(method, tasks, f"{spec.method}, seed {spec.seed}", meter=gauge)
-    return Opened(path, record, spec, subject, gauge, root, stream)
+    method, tasks = reopen(path, spec, stream, resolve_device(device))
+    subject = Subject(method, tasks, label or f"{spec.method}, seed {spec.seed}", meter=progress)
+    return OpenRun(path, record, spec, subject, progress, root, stream)
 
 
-def with_stages(run: Opened, callback: Callback) -> Opened:
-    """With the method as it was after each lesson, and the tasks as they were without outliers."""
+def with_snapshots(run: OpenRun, callback: Callback) -> OpenRun:
+    """With the method as it was after each task, and the tasks without outliers."""
     device = next(run.subject.method.parameters()).device
-    kept = stages(run.path, run.spec, run.stream, run.record, device, callback)
+    kept = load_snapshots(run.path, run.spec, run.stream, run.record, device, callback)
     clean = run.stream.tasks if not run.spec.outliers else open_clean(run.spec, run.root).tasks
     return replace(run, subject=replace(run.subject, stages=kept, clean=[task.to(device) for task in clean]))
 
 
-def measure(run: Opened, wanted: Sequence[Asked], callback: Callback | None = None) -> None:
-    """Measure what is not measured yet, and keep it with the run."""
+def measure(run: OpenRun, wanted: Sequence[ProbeSpec], callback: Callback | None = None, prefix: str = "") -> None:
+    """Measure what is not measured yet, and save it with the run; the prefix is for the display of progress."""
     known = read_probes(run.path, run.record)
     missing = [one for one in wanted if one.key not in known]
-    if not missing:
-        return
-    pace = Pace(run.subject)
+    speed = Speed(run.subject) if missing else None
     for one in missing:
-        probe = one.make(run.stream)
+        assert speed is not None
+        probe = one.build(run.stream)
         if probe.needs_stages and not run.subject.stages:
-            run = with_stages(run, callback or Callback())
-        measured = partial(probe.measure, run.subject)
-        found, facts = timed(one.name, probe.work(run.subject), pace, run.gauge, measured)
-        keep(run.path / "probes", one, found, {**facts, "models": [run.record["files"]["model.safetensors"]]})
+            run = with_snapshots(run, callback or Callback())
+        do = partial(probe.measure, run.subject)
+        found, facts = timed(f"{prefix}{one.name}", probe.work(run.subject), speed, run.progress, do)
+        save_result(run.path / "probes" / f"{one.key}.json", one, found, {**facts, "models": [run.model]})
 
 
 def timed(
-    name: str, work: Work, pace: "Pace", gauge: Gauge, do: Callable[[], Measured]
+    name: str, work: Work, speed: "Speed", progress: RunProgress, do: Callable[[], Measured]
 ) -> tuple[Measured, dict[str, Any]]:
-    """What it found, and what it took."""
-    gauge.begin(name, work, pace.seconds(work))
+    """What a probe found, and what it took."""
+    progress.begin(name, work, speed.seconds(work))
     started = time.perf_counter()
     found = do()
     seconds = time.perf_counter() - started
-    gauge.end(name, seconds)
+    progress.end(name, seconds)
     versions = {"perdure": perdure.__version__, "torch": torch.__version__}
-    threads = torch.get_num_threads()
-    return found, {"seconds": seconds, "work": asdict(work), "threads": threads, "versions": versions}
+    return found, {
+        "seconds": seconds,
+        "work": asdict(work),
+        "threads": torch.get_num_threads(),
+        "versions": versions,
+    }
 
 
-def keep(folder: Path, one: Asked, found: Measured, facts: Mapping[str, Any]) -> None:
-    """Write arrays first: a file of figures says that all is there."""
+def save_result(file: Path, one: ProbeSpec, found: Measured, facts: Mapping[str, Any]) -> None:
+    """Arrays are written first: the file of figures says that all is there."""
     arrays = {name: array.detach().cpu().contiguous() for name, array in found.arrays.items()}
+    beside = file.with_suffix(".safetensors")
     if arrays:
-        with written(folder / f"{one.key}.safetensors") as part:
+        with atomic_write(beside) as part:
             safetensors.torch.save_file(arrays, part)
     shapes = {name: list(array.shape) for name, array in arrays.items()}
-    kept = {"arrays": shapes, "arrays_sum": file_sum(folder / f"{one.key}.safetensors")}
-    about = {"probe": one.name, "values": one.values, "headline": found.headline, **kept, **facts}
-    write_json(folder / f"{one.key}.json", {**found.figures, **about})
+    about = {"probe": one.name, "values": one.values, "headline": found.headline}
+    write_json(file, {**found.figures, **about, "arrays": shapes, "arrays_sum": file_sum(beside), **facts})
 
 
-class Pace:
-    """How long an image takes here, forward alone and forward and back: the middle of three tries."""
+class Speed:
+    """How long an image takes here, forward alone and forward and backward: the median of three tries."""
 
     def __init__(self, subject: Subject) -> None:
         sight = Subject(subject.method, subject.tasks).sight(0)  # with a meter of its own: this is not the probe's work
         x, y = next(iter(sight.batches()))
-        self.look = _middle(lambda: sight.logits(x)) / len(x)
-        self.slope = _middle(lambda: sight.slope(x, partial(F.cross_entropy, target=y, reduction="none"))) / len(x)
+        loss = partial(F.cross_entropy, target=y, reduction="none")
+        self.forward = _median(lambda: sight.logits(x)) / len(x)
+        self.backward = _median(lambda: sight.slope(x, loss)[0]) / len(x)
 
     def seconds(self, work: Work) -> float:
-        return work.looks * self.look + work.slopes * self.slope
+        forwards, gradients = astuple(work)
+        return float(forwards * self.forward + gradients * self.backward)
 
 
-def _middle(do: Callable[[], Any]) -> float:
+def _median(do: Callable[[], torch.Tensor]) -> float:
     do()  # the first time is slower
     taken = []
     for _ in range(3):
         started = time.perf_counter()
-        _wait(do())
+        if (device := do().device).type == "cuda":
+            torch.cuda.synchronize(device)
         taken.append(time.perf_counter() - started)
     return statistics.median(taken)
-
-
-def _wait(found: Any) -> None:
-    """For a GPU's queue."""
-    tensor = found if isinstance(found, torch.Tensor) else found[0]
-    if tensor.device.type == "cuda":
-        torch.cuda.synchronize(tensor.device)

@@ -1,7 +1,7 @@
-"""One run, from specification to record."""
+"""One run, from what is asked for to its record."""
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,23 +13,13 @@ import torch
 import perdure
 from perdure import fast
 from perdure.errors import CorruptFile
-from perdure.lab import checkpoint
+from perdure.lab import checkpoint, store
 from perdure.lab.build import build, open_stream, resolve_device
-from perdure.lab.checkpoint import Saved
-from perdure.lab.probe_run import Gauge, asked, measure, open_run, with_stages
-from perdure.lab.saver import Saver, discard, latest, stoppable
-from perdure.lab.snapshots import Keeper
-from perdure.lab.spec import RunSpec
-from perdure.lab.store import (
-    finish,
-    hold,
-    read_probes,
-    read_record,
-    run_directory,
-    set_aside,
-    write,
-    write_lines,
-)
+from perdure.lab.checkpoint import Checkpoint, Checkpointer
+from perdure.lab.probe_run import RunProgress, measure, open_run, probe_spec, with_snapshots
+from perdure.lab.snapshots import SnapshotSaver
+from perdure.lab.spec import RunSpec, spec
+from perdure.lab.store import lock_run, read_probes, run_directory, set_aside
 from perdure.lab.trackers import tracking
 from perdure.lab.warnings import warnings_for
 from perdure.methods.method import Method
@@ -49,6 +39,62 @@ DEFINITIONS = {
 
 
 def run(
+    method: str,
+    benchmark: str,
+    *,
+    seed: int = 1,
+    values: Mapping[str, Any] | None = None,
+    plan: Mapping[str, Any] | None = None,
+    net: str | None = None,
+    tasks: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    outliers: str = "",
+    probes: Sequence[str] = (),
+    snapshots: bool = False,
+    without: Sequence[str] = (),
+    trackers: Sequence[str] = (),
+    out: str | Path = "runs",
+    root: str | Path | None = None,
+    device: str = "cpu",
+    checkpoint_every: float = 60.0,
+    callback: Callback | None = None,
+    progress: RunProgress | None = None,
+) -> dict[str, Any]:
+    """Train a method on a benchmark's tasks, one after another, and return the record: what `perdure run` does.
+
+    - `values`, `plan` and `settings` change the method, the training and the benchmark; presets and defaults fill in
+      the rest. `net` names another network, `tasks` takes the first so many tasks.
+    - `outliers` contaminates training data, e.g. "labels:0.2@2-4"; `probes` are measured in the end, e.g. "fgsm".
+    - `snapshots` keeps the method as it was after each task; a checkpoint is written every so many seconds.
+    - `without` names what will not be there in use (stored-data, task-identity), to be warned; `trackers` are
+      tensorboard, mlflow or wandb.
+    - `out` is the store of runs, `root` the place of image files (default: PERDURE_DATA, else the user's cache).
+
+    A run that is finished is not computed again (`already_done` in the record), and one that was interrupted resumes.
+
+    >>> import tempfile
+    >>> record = run("gpm", "synthetic", tasks=2, plan={"epochs": 1}, out=tempfile.mkdtemp())
+    >>> [len(row) for row in record["accuracy_matrix"]]
+    [1, 2]
+    """
+    given: dict[str, Any] = {"values": values, "plan": plan, "settings": settings, "outliers": outliers}
+    wanted = spec(method, benchmark, seed=seed, network=net, tasks=tasks, **given)
+    return run_spec(
+        wanted,
+        out=Path(out),
+        root=None if root is None else Path(root),
+        device=device,
+        probes=probes,
+        snapshots=snapshots,
+        without=without,
+        trackers=trackers,
+        every=checkpoint_every,
+        callback=callback,
+        progress=progress,
+    )
+
+
+def run_spec(
     spec: RunSpec,
     *,
     out: Path,
@@ -56,45 +102,42 @@ def run(
     stream: Stream | None = None,
     device: str = "cpu",
     probes: Sequence[str] = (),
-    stages: bool = False,
+    snapshots: bool = False,
     without: Sequence[str] = (),
     callback: Callback | None = None,
-    gauge: Gauge | None = None,
+    progress: RunProgress | None = None,
     trackers: Sequence[str] = (),
     every: float = 60.0,
 ) -> dict[str, Any]:
-    """Do it, leave the record and the learned state in a directory, and return the record, where it is, and whether it
-    was there already.
-
-    A run that is finished is not computed again, and one that was interrupted goes on from its last checkpoint, of
-    which one is written `every` so many seconds. With `stages` the method is kept as it was after each lesson.
-    `trackers` (tensorboard, mlflow, wandb) are told how it goes; a `gauge` callbacks the probes. A stream that is open
-    already, as `open_stream` opens it, is not opened again.
-    """
+    """`run` with a complete specification; a stream that is open already is not opened again, a checkpoint is written
+    `every` so many seconds."""
     fast.keep_heap()
-    wanted = [asked(name) for name in probes]
-    place = resolve_device(device)
+    wanted = [probe_spec(name) for name in probes]
+    torch_device = resolve_device(device)
     stream = stream or open_stream(spec, root)
     digest = spec.digest(stream.fingerprint)
     path = run_directory(out, spec.benchmark_dir, spec.method, digest)
-    with hold(out, path), tracking(trackers, spec, digest, path, callback or Callback()) as callback:
+    progress = progress or RunProgress()
+    method = build(spec, stream)
+    callback = Callbacks([callback or Callback(), progress.training(spec.method, len(list(method.lessons(stream))))])
+    with lock_run(out, path), tracking(trackers, spec, digest, path, callback) as callback:
         record = finished(path, callback)
         already_done = record is not None
         if record is None:
-            method = build(spec, stream).to(place)
-            looks_back = any(one.make(stream).needs_stages for one in wanted)
-            keepers = [Keeper(path, digest)] if stages or looks_back else []
-            record = _go_on(spec, stream, method, path, digest, without, Callbacks([callback, *keepers]), every)
-        if {one.key for one in wanted} - read_probes(path, record).keys() or stages:
-            opened = open_run(path, record, root, place, gauge or Gauge(), stream)
-            measure(with_stages(opened, callback) if stages else opened, wanted, callback)
+            looks_back = any(one.build(stream).needs_stages for one in wanted)
+            savers = [SnapshotSaver(path)] if snapshots or looks_back else []
+            method = method.to(torch_device)
+            record = _train(spec, stream, method, path, without, Callbacks([callback, *savers]), every)
+        if {one.key for one in wanted} - read_probes(path, record).keys() or snapshots:
+            opened = open_run(path, record, root=root, device=device, progress=progress, stream=stream)
+            measure(with_snapshots(opened, callback) if snapshots else opened, wanted, callback)
     return {**record, "probes": read_probes(path, record), "path": str(path), "already_done": already_done}
 
 
 def finished(path: Path, callback: Callback) -> dict[str, Any] | None:
     """The record of a run that is finished and whole; what is damaged is named and set aside."""
     try:
-        return read_record(path, thorough=True)
+        return store.read_record(path, thorough=True)
     except CorruptFile as error:
         # The record alone knows its files' checksums: what is damaged goes with it, or it would be trusted from now on.
         files = [file for file in {path / "record.json": None, error.file: None} if file.exists()]
@@ -104,70 +147,61 @@ def finished(path: Path, callback: Callback) -> dict[str, Any] | None:
         return None
 
 
-def _last_good(path: Path, spec: RunSpec, digest: str) -> tuple[Saved | None, list[str]]:
-    """Where to go on from: the latest checkpoint that is whole, or the model of a run whose record was lost."""
-    saved, said = latest(path / "checkpoint", spec.plan, digest)
+def _resume_point(path: Path, spec: RunSpec) -> tuple[Checkpoint | None, list[str]]:
+    """The latest checkpoint that is whole, or the model of a run whose record was lost; and warnings."""
+    saved, warnings = checkpoint.latest(path / "checkpoint", spec.plan, path.name)
     model = path / "model.safetensors"
     if saved is not None or not model.exists():
-        return saved, said
+        return saved, warnings
     try:
-        saved = checkpoint.load(model, spec.plan, digest)
+        saved = checkpoint.load(model, spec.plan, path.name)
         saved.learned.epochs = checkpoint.read_epochs(path / "epochs.jsonl")
         saved.learned.seconds = sum(epoch.seconds for epoch in saved.learned.epochs)
     except CorruptFile as error:
         aside = f"; set aside as {set_aside(error.file).name}" if error.file.exists() else ""
-        return None, [*said, f"{error}{aside}"]
-    return saved, said
+        return None, [*warnings, f"{error}{aside}"]
+    return saved, warnings
 
 
-def _go_on(
+def _train(
     spec: RunSpec,
     stream: Stream,
     method: Method,
     path: Path,
-    digest: str,
     without: Sequence[str],
     callback: Callback,
     every: float,
 ) -> dict[str, Any]:
-    """Learn from the last checkpoint on, or from the start, and write everything down."""
-    said = warnings_for(spec, method, without)
-    saved, damaged = _last_good(path, spec, digest)
+    """Train from the last checkpoint on, or from the start, and write all files of the run."""
+    warnings = warnings_for(spec, method, without)
+    saved, damaged = _resume_point(path, spec)
+    learned, fit_state = Learned(), None
     if saved is not None:
         saved.restore(method)
+        learned, fit_state = saved.learned, saved.fit_state
         if saved.threads != torch.get_num_threads():
-            said.append(
+            warnings.append(
                 f"began with {saved.threads} threads and goes on with {torch.get_num_threads()}: sums are taken in "
                 "another order, so that the last digits may differ from those of a run without a break"
             )
-    for caution in (*damaged, *said):
-        callback.on_warning(caution)
-    learned = saved.learned if saved else Learned()
-    saver = Saver(path / "checkpoint", digest, learned, every)
-    write(path / "spec.toml", tomli_w.dumps(_for_toml(spec.plain())).encode())
-    with stoppable(saver):
-        state = saved.standing if saved else None
-        learn(
-            method,
-            stream,
-            spec.plan,
-            spec.seed,
-            Callbacks([callback, saver]),
-            judged_on=spec.judged_on,
-            learned=learned,
-            state=state,
-        )
+    for warning in (*damaged, *warnings):
+        callback.on_warning(warning)
+    saver = Checkpointer(path / "checkpoint", path.name, learned, every)
+    store.write(path / "spec.toml", tomli_w.dumps(_for_toml(spec.plain())).encode())
+    callbacks, judged_on = Callbacks([callback, saver]), spec.judged_on
+    with saver.stopping_on_signals():
+        learn(method, stream, spec.plan, spec.seed, callbacks, judged_on=judged_on, learned=learned, state=fit_state)
     # Without times, so that the same run always leaves the same bytes.
-    checkpoint.save(path / "model.safetensors", digest, method, Learned(learned.matrix))
-    write_lines(path / "epochs.jsonl", (asdict(epoch) for epoch in learned.epochs))
-    record = {**summary(spec, stream, method, learned), "cautions": said}
-    record = finish(path, record, ["spec.toml", "epochs.jsonl", "model.safetensors"])
-    discard(path / "checkpoint")
+    checkpoint.save(path / "model.safetensors", path.name, method, Learned(learned.matrix))
+    store.write_lines(path / "epochs.jsonl", (asdict(epoch) for epoch in learned.epochs))
+    record = {**summary(spec, stream, method, learned), "cautions": warnings}
+    record = store.finish(path, record, ["spec.toml", "epochs.jsonl", "model.safetensors"])
+    checkpoint.discard(path / "checkpoint")
     return record
 
 
 def _for_toml(value: Any) -> Any:
-    """TOML has no word for nothing: what is none is left out."""
+    """TOML has no null: what is None is left out."""
     if isinstance(value, dict):
         return {name: _for_toml(inner) for name, inner in value.items() if inner is not None}
     return list(value) if isinstance(value, tuple) else value

@@ -19,7 +19,7 @@ from perdure.errors import Interrupted, PerdureError, UnknownName, WrongValue
 from perdure.lab.execute.job import Event, Executor, Job
 from perdure.lab.executors import make_executor, stop_on_signal
 from perdure.lab.spec import FIRST_NAMES, NEW_NAMES, PLAN_ALIASES, RunSpec, plan_option, plan_options, spec
-from perdure.lab.store import hold
+from perdure.lab.store import lock_run
 from perdure.schema import Value, meant, values_of
 from perdure.seeding import derive
 from perdure.train.plan import Plan
@@ -130,7 +130,7 @@ def search(
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise PerdureError(f"cannot write {path.parent}: {error.strerror}; choose another place with --out") from None
-    with hold(Path(out), path), stop_on_signal(executor) as signals:  # nobody else may try the same meanwhile
+    with lock_run(Path(out), path), stop_on_signal(executor) as signals:  # nobody else may try the same meanwhile
         study = _open(path, optuna.create_study, direction="maximize", load_if_exists=True)
         # Another seed each time, or a search that is resumed would draw once more what it drew at first.
         study.sampler = optuna.samplers.TPESampler(seed=derive(wanted.seeds[0], "search", len(study.trials)) >> 32)

@@ -1,15 +1,15 @@
-"""The method as it was after each lesson, for probes that look back.
+"""Snapshots: the method as it was after each task, for probes that look back.
 
-    runs/<benchmark>/<method>/<hash>/stages/001.safetensors, 002.safetensors, …
+    runs/<benchmark>/<method>/<hash>/snapshots/001.safetensors, 002.safetensors, …
 
-A run keeps them if it is asked to. Of a run that did not they are made by learning once more, which gives the same
-weights to the last bit where torch and the number of threads are the same; the end is compared, and a difference told.
+A run keeps them if it is asked to. For a run that did not, the method is trained again, which gives the same weights
+to the last bit where torch and the number of threads are the same; the end is compared, and a difference is reported.
 """
 
 from collections.abc import Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import torch
 
@@ -24,97 +24,94 @@ from perdure.train.state import Learned
 from perdure.types import Stream
 
 
-def stage_file(path: Path, lesson: int) -> Path:
-    """Where a run keeps the method as it was after a lesson, counted from 0."""
-    return path / "stages" / f"{lesson + 1:03d}.safetensors"
+def snapshot_file(path: Path, task: int) -> Path:
+    """Where a run keeps the method as it was after a task, counted from 0."""
+    folder = "stages" if (path / "stages").is_dir() else "snapshots"  # runs of earlier versions
+    return path / folder / f"{task + 1:03d}.safetensors"
 
 
-class Keeper(Callback):
-    """Keeps the method after each lesson."""
+class SnapshotSaver(Callback):
+    """Saves the method after each task."""
 
-    def __init__(self, path: Path, digest: str) -> None:
-        self.path, self.digest = path, digest
+    def __init__(self, path: Path) -> None:
+        self.path = path
 
     def on_task_end(self, method: Method, learned: Learned) -> None:
-        lesson = len(learned.matrix) - 1
-        checkpoint.save(stage_file(self.path, lesson), self.digest, method, Learned(learned.matrix))
+        file = snapshot_file(self.path, len(learned.matrix) - 1)
+        checkpoint.save(file, self.path.name, method, Learned(learned.matrix))
 
 
-class Stages(Sequence[Method]):
-    """Read from its file when it is asked for, so that one at a time is in memory."""
+class Snapshots(Sequence[Method]):
+    """Loaded one at a time, when asked for."""
 
-    def __init__(self, path: Path, spec: RunSpec, stream: Stream, device: torch.device, lessons: int) -> None:
-        self.path, self.spec, self.stream, self.device, self.lessons = path, spec, stream, device, lessons
+    def __init__(self, path: Path, spec: RunSpec, stream: Stream, device: torch.device, tasks: int) -> None:
+        self.path, self.spec, self.stream, self.device, self.tasks = path, spec, stream, device, tasks
 
     def __len__(self) -> int:
-        return self.lessons
+        return self.tasks
 
-    @overload
-    def __getitem__(self, lesson: int) -> Method: ...
-    @overload
-    def __getitem__(self, lesson: slice) -> list[Method]: ...
-    def __getitem__(self, lesson: int | slice) -> Method | list[Method]:
-        if isinstance(lesson, slice):
-            return [self[number] for number in range(*lesson.indices(len(self)))]
-        file = stage_file(self.path, range(self.lessons)[lesson])
+    def __getitem__(self, task: Any) -> Any:
+        if isinstance(task, slice):
+            return [self[number] for number in range(*task.indices(len(self)))]
         method = build(self.spec, self.stream).to(self.device)
-        checkpoint.load(file, self.spec.plan, self.path.name).restore(method)
+        self.read(range(self.tasks)[task]).restore(method)
         return method
 
+    def read(self, task: int) -> checkpoint.Checkpoint:
+        return checkpoint.load(snapshot_file(self.path, task), self.spec.plan, self.path.name)
 
-def stages(
+    def complete(self) -> bool:
+        """Whether all of them are there and whole."""
+        try:
+            for task in range(self.tasks):
+                self.read(task)
+        except CorruptFile:
+            return False
+        return True
+
+
+def load_snapshots(
     path: Path, spec: RunSpec, stream: Stream, record: dict[str, Any], device: torch.device, callback: Callback
-) -> Stages:
-    """The stages of a finished run; those that are not there, or not whole, are learned once more."""
-    found = Stages(path, spec, stream, device, len(record["accuracy_matrix"]))
-    if not _whole(found):
-        _relearn(found, record, callback)
+) -> Snapshots:
+    """The snapshots of a finished run; if one is missing or damaged, the method is trained again."""
+    found = Snapshots(path, spec, stream, device, len(record["accuracy_matrix"]))
+    if not found.complete():
+        with with_threads(record["threads"]):  # another number would change the last digits
+            method = _train_again(found, callback)
+        _compare(found, method, callback)
     return found
 
 
-def likely(method: Method, matrix: Sequence[Sequence[float]]) -> list[Method]:
-    """Stand-ins for the stages of a finished method, with as many heads as each had: enough to know what a probe of
-    them takes."""
+def placeholder_snapshots(method: Method, matrix: Sequence[Sequence[float]]) -> list[Method]:
+    """Copies of a finished method with as many heads as each snapshot has: enough to know what a probe will cost."""
     found = []
     for row in matrix:
-        stage = deepcopy(method)
-        stage.net.heads = stage.net.heads[: len(row)]
-        found.append(stage)
+        copy = deepcopy(method)
+        copy.net.heads = copy.net.heads[: len(row)]
+        found.append(copy)
     return found
 
 
-def _whole(found: Stages) -> bool:
-    try:
-        for lesson in range(len(found)):
-            checkpoint.load(stage_file(found.path, lesson), found.spec.plan, found.path.name)
-    except CorruptFile:
-        return False
-    return True
+def _train_again(found: Snapshots, callback: Callback) -> Method:
+    spec, method = found.spec, build(found.spec, found.stream).to(found.device)
+    callbacks = Callbacks([callback, SnapshotSaver(found.path)])
+    learn(method, found.stream, spec.plan, spec.seed, callbacks, judged_on=spec.judged_on)
+    return method
 
 
-def _relearn(found: Stages, record: dict[str, Any], callback: Callback) -> None:
-    method = build(found.spec, found.stream).to(found.device)
-    keeper = Keeper(found.path, found.path.name)
-    with with_threads(record["threads"]):  # another number would change the last digits
-        learn(
-            method,
-            found.stream,
-            found.spec.plan,
-            found.spec.seed,
-            Callbacks([callback, keeper]),
-            judged_on=found.spec.judged_on,
-        )
+def _compare(found: Snapshots, method: Method, callback: Callback) -> None:
+    """With the model that the run left."""
     model = checkpoint.load(found.path / "model.safetensors", found.spec.plan, found.path.name).state
     again = method.state_dict()
-    apart = max((_apart(model[name], again[name]) for name in model if name in again), default=0.0)
-    if model.keys() != again.keys() or apart > 0:
+    difference = max((_difference(model[name], again[name]) for name in model if name in again), default=0.0)
+    if model.keys() != again.keys() or difference > 0:
         callback.on_warning(
-            f"{found.path}: learned once more for its stages, it came to weights that differ by up to {apart:.2g}: "
-            "torch or the machine is another than it was; what is measured of stages is of the second learning"
+            f"{found.path}: trained again for its snapshots, the weights differ by up to {difference:.2g}: torch or "
+            "the machine is another than it was; what is measured of snapshots is of the second training"
         )
 
 
-def _apart(one: torch.Tensor, other: torch.Tensor) -> float:
+def _difference(one: torch.Tensor, other: torch.Tensor) -> float:
     if one.shape != other.shape:
         return float("inf")
     return float((one.double() - other.cpu().double()).abs().max()) if one.numel() else 0.0

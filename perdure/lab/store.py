@@ -2,12 +2,12 @@
 
 runs/<benchmark>/<method>/<hash>/
     spec.toml           what was asked for
-    record.json         what it came to; there only when the run is finished
+    record.json         the results; there only when the run is finished
     epochs.jsonl        a line per epoch
     model.safetensors   weights and the method's own state in the end
     failed.json         why a study gave it up; gone when it is done
-    checkpoint/         while it is not finished: the latest states, to go on from
-    stages/             the method after each lesson, where asked for
+    checkpoint/         while it is not finished: the latest states, to resume from
+    snapshots/          the method after each task, where asked for
     probes/             measurements made of the finished model
 """
 
@@ -36,8 +36,8 @@ def run_directory(root: Path, benchmark: str, method: str, digest: str) -> Path:
 
 
 @contextmanager
-def written(path: Path) -> Iterator[Path]:
-    """A file to fill, which takes its place when all of it is on the disk; a reader or a crash never meets half."""
+def atomic_write(path: Path) -> Iterator[Path]:
+    """A temporary file to fill, which replaces `path` once all of it is on the disk: nobody ever sees half a file."""
     part: Path | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -49,18 +49,18 @@ def written(path: Path) -> Iterator[Path]:
             os.fsync(file.fileno())
         part.replace(path)
         _sync_folder(path.parent)
-    except OSError as error:
-        _remove(part)
+    except BaseException as error:
+        if part is not None:
+            part.unlink(missing_ok=True)
+        if not isinstance(error, OSError):
+            raise
         raise PerdureError(
             f"cannot write {path}: {error.strerror or error}; make room, or choose another place with --out"
         ) from None
-    except BaseException:
-        _remove(part)
-        raise
 
 
 def write(path: Path, content: bytes) -> None:
-    with written(path) as part:
+    with atomic_write(path) as part:
         part.write_bytes(content)
 
 
@@ -70,11 +70,6 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     write(path, "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows).encode())
-
-
-def _remove(part: Path | None) -> None:
-    if part is not None:
-        part.unlink(missing_ok=True)
 
 
 def _sync_folder(folder: Path) -> None:
@@ -91,15 +86,16 @@ def _sync_folder(folder: Path) -> None:
 
 
 @contextmanager
-def hold(root: Path, path: Path) -> Iterator[None]:
+def lock_run(root: Path, path: Path) -> Iterator[None]:
     """Be the only process at work on a run. The system drops the lock of a process that ends, however it ends."""
     locks = root / ".locks"
     name = "-".join(path.relative_to(root).parts)
-    worker = locks / f"{name}.worker"
+    worker = locks / f"{name}.worker"  # who has the lock
     lock = FileLock(locks / f"{name}.lock", timeout=0)
     try:
         locks.mkdir(parents=True, exist_ok=True)
         lock.acquire()
+        worker.write_text(f"process {os.getpid()} on {socket.gethostname()}\n")
     except Timeout:
         try:
             who = worker.read_text().strip()
@@ -107,12 +103,10 @@ def hold(root: Path, path: Path) -> Iterator[None]:
             who = "another process"
         raise RunLocked(f"{path}: {who} is at work on it; wait for it, or stop it") from None
     except OSError as error:
-        raise _cannot_hold(error, locks) from None
+        lock.release()
+        place = error.filename or locks
+        raise PerdureError(f"cannot write {place}: {error.strerror}; choose another place with --out") from None
     try:
-        try:
-            worker.write_text(f"process {os.getpid()} on {socket.gethostname()}\n")
-        except OSError as error:
-            raise _cannot_hold(error, worker) from None
         yield
     finally:
         with suppress(OSError):
@@ -120,15 +114,11 @@ def hold(root: Path, path: Path) -> Iterator[None]:
         lock.release()
 
 
-def _cannot_hold(error: OSError, place: Path) -> PerdureError:
-    return PerdureError(f"cannot write {error.filename or place}: {error.strerror}; choose another place with --out")
-
-
 # --- finished runs ---
 
 
 def finish(path: Path, record: Mapping[str, Any], files: Iterable[str]) -> dict[str, Any]:
-    """Write the record, the last file of a run, with the checksums of the others and its own."""
+    """Write the record, the last file of a run, with the checksums of the other files and its own."""
     sums = {name: file_sum(path / name) for name in files}
     content = {**record, "schema": SCHEMA, "files": sums}
     content["check"] = _check(content)
@@ -159,18 +149,14 @@ def read_record(path: Path, thorough: bool = False) -> dict[str, Any] | None:
 
 
 def read_probes(path: Path, record: Mapping[str, Any]) -> dict[str, Any]:
-    """What was measured of a finished run's model, by name; a damaged file, or one of another model that was in its
-    place before, is as good as none."""
-    found = {}
-    for file in sorted((path / "probes").glob("*.json")):
-        content = read_measured(file)
-        if content is not None and content.get("models") == [record["files"].get("model.safetensors")]:
-            found[file.stem] = content
-    return found
+    """Probe results of a finished run; damaged ones and those of another model are left out."""
+    model = [record["files"].get("model.safetensors")]
+    found = {file.stem: read_probe(file) for file in sorted((path / "probes").glob("*.json"))}
+    return {name: content for name, content in found.items() if content is not None and content.get("models") == model}
 
 
-def read_measured(file: Path) -> dict[str, Any] | None:
-    """What a probe found, if its file and that of its arrays are whole."""
+def read_probe(file: Path) -> dict[str, Any] | None:
+    """The result of a probe, if its file and that of its arrays are whole."""
     try:
         content: dict[str, Any] = json.loads(file.read_text("utf-8"))
         whole = not content["arrays"] or file_sum(file.with_suffix(".safetensors")) == content["arrays_sum"]

@@ -229,6 +229,6 @@ def _cells(grid: Grid) -> Iterator[RunSpec]:
 
 def probe_keys(study: Study) -> list[str]:
     """Under which names the figures of its probes are kept."""
-    from perdure.lab.probe_run import asked  # not above: listing studies needs no torch
+    from perdure.lab.probe_run import probe_spec  # not above: listing studies needs no torch
 
-    return [asked(probe).key for probe in study.probes]
+    return [probe_spec(probe).key for probe in study.probes]

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from perdure.cli.main import VERBS
+
 PERDURE = [sys.executable, "-m", "perdure.cli.main"]
 
 
@@ -62,6 +64,14 @@ def test_demo_shows_three_methods_with_pictures(tmp_path: Path) -> None:
         assert word in done.stdout
     for method in ("finetune", "gpm", "rcl"):
         assert (tmp_path / "demo" / f"{method}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_verbs_come_in_the_order_of_their_use() -> None:
+    words = [line.split()[1] for line in perdure("--help").stdout.splitlines() if line.startswith("│ ")]
+    assert [word for word in words if word in VERBS] == list(VERBS)
+    shown = perdure("run", "--help").stdout
+    assert "--snapshots" in shown
+    assert "--stages" not in shown
 
 
 def test_ls_and_show() -> None:

@@ -123,13 +123,14 @@ def test_show_tells_what_can_be_set() -> None:
         assert word in done.stdout
 
 
-def test_run_with_outliers_and_stages(tmp_path: Path) -> None:
-    words = ["--tasks", "2", "--plan", "epochs=1", "--outliers", "labels:0.3@2", "--stages", "--json"]
+@pytest.mark.parametrize("option", ["--snapshots", "--stages"])  # the second is its former name
+def test_run_with_outliers_and_snapshots(option: str, tmp_path: Path) -> None:
+    words = ["--tasks", "2", "--plan", "epochs=1", "--outliers", "labels:0.3@2", option, "--json"]
     done = perdure("run", "gpm", "synthetic", *words, "--out", str(tmp_path))
     assert done.exit_code == 0, done.output
     record = json.loads(done.stdout)
     assert record["outliers"] == "labels:0.3@2"
-    assert len(list((Path(record["path"]) / "stages").iterdir())) == 2
+    assert len(list((Path(record["path"]) / "snapshots").iterdir())) == 2
     wrong = perdure("run", "gpm", "synthetic", "--outliers", "label:0.3", "--out", str(tmp_path))
     assert wrong.exit_code == 2
     assert "did you mean labels" in wrong.stderr

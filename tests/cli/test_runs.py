@@ -134,7 +134,7 @@ def test_rm_of_one_that_is_not_known_removes_none(runs: Path) -> None:
 
 def test_rm_of_one_that_is_held_removes_the_others_and_fails() -> None:
     held = Path("runs/six/er") / C
-    with store.hold(Path("runs"), held):
+    with store.lock_run(Path("runs"), held):
         done = perdure("rm", "bbbb", "aaaa", "--yes", "--json")
     assert done.exit_code == 1
     assert json.loads(done.stdout)["removed"] == [f"runs/six/gpm/{A}"]

@@ -52,7 +52,7 @@ def test_the_best_command_is_the_best_run(
         assert (places["out"], places["root"]) == (out, tmp_path)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("perdure.cli.main._watched", watched)
+    monkeypatch.setattr("perdure.lab.run.run_spec", watched)
     perdure(*shlex.split(line)[2:])
     tried = rounds[0][0]
     assert tried.plan.rate != 0.01

@@ -14,24 +14,24 @@ import torch
 
 from perdure.errors import CorruptFile, Interrupted, PerdureError, RunLocked
 from perdure.lab import checkpoint
-from perdure.lab.run import run
+from perdure.lab.run import run_spec
 from perdure.lab.spec import spec
-from perdure.lab.store import hold, read_record, write
+from perdure.lab.store import lock_run, read_record, write
 from perdure.train.callbacks import Callback
 
 ASKED = spec("gpm", "synthetic", tasks=2, plan={"epochs": 2})
 
 
-class Heard(Callback):
+class Log(Callback):
     """Remembers what was said, and whether anything was learned."""
 
     def __init__(self):
-        self.said, self.epochs = [], 0
+        self.warnings, self.epochs = [], 0
 
     def on_warning(self, text):
-        self.said.append(text)
+        self.warnings.append(text)
 
-    def epoch(self, _epoch):
+    def on_epoch_end(self, _epoch):
         self.epochs += 1
 
 
@@ -43,7 +43,7 @@ class PullAfter(Callback):
     def __init__(self, epochs):
         self.left = epochs
 
-    def epoch(self, _epoch):
+    def on_epoch_end(self, _epoch):
         self.left -= 1
         if self.left < 0:
             raise Pull
@@ -60,13 +60,13 @@ def equal(one, other):
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """What an undisturbed run comes to."""
-    return state(run(ASKED, out=tmp_path_factory.mktemp("whole")))
+    return state(run_spec(ASKED, out=tmp_path_factory.mktemp("whole")))
 
 
 @pytest.fixture
 def done(tmp_path):
     """A finished run."""
-    record = run(ASKED, out=tmp_path)
+    record = run_spec(ASKED, out=tmp_path)
     return Path(record["path"])
 
 
@@ -74,22 +74,22 @@ def done(tmp_path):
 def begun(tmp_path):
     """A run that was interrupted in its second lesson, with two checkpoints."""
     with pytest.raises(Pull):
-        run(ASKED, out=tmp_path, callback=PullAfter(3), every=0)
+        run_spec(ASKED, out=tmp_path, callback=PullAfter(3), every=0)
     (path,) = (tmp_path / "synthetic" / "gpm").iterdir()
     assert len(list((path / "checkpoint").iterdir())) == 2
     return path
 
 
 def again(path, **wishes):
-    heard = Heard()
-    return run(ASKED, out=path.parents[2], callback=heard, **wishes), heard
+    log = Log()
+    return run_spec(ASKED, out=path.parents[2], callback=log, **wishes), log
 
 
 def test_finished_runs_are_not_computed_again(done):
     before = {file: file.stat().st_mtime_ns for file in done.rglob("*") if file.is_file()}
-    record, heard = again(done)
+    record, log = again(done)
     assert record["already_done"]
-    assert heard.epochs == 0
+    assert log.epochs == 0
     assert before == {file: file.stat().st_mtime_ns for file in done.rglob("*") if file.is_file()}
 
 
@@ -130,11 +130,11 @@ DAMAGE = {
 def test_a_damaged_run_is_named_set_aside_and_made_again(done, whole, kind):
     spoil, anew = DAMAGE[kind]
     spoil(done)
-    record, heard = again(done)
-    assert heard.said
-    assert all("\n" not in line for line in heard.said)
-    assert "set aside as record.json.damaged-1" in heard.said[0]
-    assert (heard.epochs > 0) == anew  # from the model that is whole, no epoch need be learned again
+    record, log = again(done)
+    assert log.warnings
+    assert all("\n" not in line for line in log.warnings)
+    assert "set aside as record.json.damaged-1" in log.warnings[0]
+    assert (log.epochs > 0) == anew  # from the model that is whole, no epoch need be learned again
     assert equal(state(record), whole)
     assert read_record(done, thorough=True)
 
@@ -172,10 +172,10 @@ def test_a_damaged_checkpoint_costs_one_interval_at_most(begun, whole, how, both
             with pytest.raises(CorruptFile, match="of another run"):
                 checkpoint.load(path, ASKED.plan, "0123456789abcdef")
             return
-    record, heard = again(begun)
-    assert len(heard.said) == (2 if both else 1)
-    assert all("set aside as" in line for line in heard.said)
-    assert heard.epochs == (4 if both else 1)
+    record, log = again(begun)
+    assert len(log.warnings) == (2 if both else 1)
+    assert all("set aside as" in line for line in log.warnings)
+    assert log.epochs == (4 if both else 1)
     assert equal(state(record), whole)
 
 
@@ -190,8 +190,8 @@ def test_half_written_files_are_never_met(begun, whole):
     """What a crash in the middle of a write leaves is a hidden file that nobody reads."""
     (begun / "checkpoint" / ".000009.safetensors.abc").write_bytes(b"half")
     (begun / ".record.json.xyz").write_bytes(b"{")
-    record, heard = again(begun)
-    assert heard.said == []
+    record, log = again(begun)
+    assert log.warnings == []
     assert equal(state(record), whole)
 
 
@@ -211,17 +211,17 @@ def test_a_write_that_fails_is_one_line_and_loses_nothing(begun, whole, monkeypa
         place = {"fsync": "os.fsync", "replace": "pathlib.Path.replace", "save": "safetensors.torch.save_file"}[when]
         patch.setattr(place, fail)
         with pytest.raises(PerdureError) as caught:
-            run(ASKED, out=begun.parents[2], every=0)
+            run_spec(ASKED, out=begun.parents[2], every=0)
     assert os.strerror(code) in str(caught.value)
     assert "\n" not in str(caught.value)
     assert {path.name for path in begun.rglob("*")} == before
-    assert equal(state(run(ASKED, out=begun.parents[2])), whole)
+    assert equal(state(run_spec(ASKED, out=begun.parents[2])), whole)
 
 
 def test_a_clock_that_goes_backwards_changes_nothing(tmp_path, whole, monkeypatch):
     now = iter(range(10**9, 0, -1000))
     monkeypatch.setattr(time, "time", lambda: float(next(now)))
-    assert equal(state(run(ASKED, out=tmp_path)), whole)
+    assert equal(state(run_spec(ASKED, out=tmp_path)), whole)
 
 
 # --- two processes ---
@@ -229,34 +229,34 @@ def test_a_clock_that_goes_backwards_changes_nothing(tmp_path, whole, monkeypatc
 
 def test_a_second_process_says_so_and_leaves(tmp_path):
     path = tmp_path / "six" / "gpm" / "0123"
-    with hold(tmp_path, path):
+    with lock_run(tmp_path, path):
         places = f"Path({str(tmp_path)!r}), Path({str(path)!r})"
-        code = f"from pathlib import Path; from perdure.lab.store import hold; hold({places}).__enter__()"
+        code = f"from pathlib import Path; from perdure.lab.store import lock_run; lock_run({places}).__enter__()"
         other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
         assert "RunLocked" in other.stderr
         assert f"process {os.getpid()} on " in other.stderr
         assert "wait for it, or stop it" in other.stderr
-        with pytest.raises(RunLocked), hold(tmp_path, path):
+        with pytest.raises(RunLocked), lock_run(tmp_path, path):
             pass
-    with hold(tmp_path, path):
+    with lock_run(tmp_path, path):
         pass
 
 
 def test_the_lock_of_a_dead_process_is_taken_over(tmp_path):
     path = tmp_path / "six" / "gpm" / "0123"
     code = (
-        "import time; from pathlib import Path; from perdure.lab.store import hold\n"
-        f"with hold(Path({str(tmp_path)!r}), Path({str(path)!r})): print('held', flush=True); time.sleep(60)"
+        "import time; from pathlib import Path; from perdure.lab.store import lock_run\n"
+        f"with lock_run(Path({str(tmp_path)!r}), Path({str(path)!r})): print('held', flush=True); time.sleep(60)"
     )
     other = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert other.stdout is not None
     assert other.stdout.readline() == "held\n"
-    with pytest.raises(RunLocked, match=f"process {other.pid} "), hold(tmp_path, path):
+    with pytest.raises(RunLocked, match=f"process {other.pid} "), lock_run(tmp_path, path):
         pass
     other.kill()
     other.wait()
     other.stdout.close()
-    with hold(tmp_path, path):
+    with lock_run(tmp_path, path):
         pass
 
 
@@ -267,7 +267,7 @@ class Signal(Callback):
     def __init__(self, number, epochs):
         self.number, self.left = number, epochs
 
-    def epoch(self, _epoch):
+    def on_epoch_end(self, _epoch):
         self.left -= 1
         if self.left == 0:
             signal.raise_signal(self.number)
@@ -276,13 +276,15 @@ class Signal(Callback):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_save_and_stop(tmp_path, whole, number):
     before = signal.getsignal(number)
-    with pytest.raises(Interrupted, match="stopped at task 2, epoch 2; all is saved, and the same command") as caught:
-        run(ASKED, out=tmp_path, callback=Signal(number, 3), every=1e9)
+    with pytest.raises(
+        Interrupted, match="interrupted at task 2, epoch 2; completed work is saved, run the same command to resume"
+    ) as caught:
+        run_spec(ASKED, out=tmp_path, callback=Signal(number, 3), every=1e9)
     assert caught.value.exit_code == 128 + number
     assert signal.getsignal(number) is before
-    heard = Heard()
-    assert equal(state(run(ASKED, out=tmp_path, callback=heard)), whole)
-    assert heard.epochs == 1  # nothing was learned twice
+    log = Log()
+    assert equal(state(run_spec(ASKED, out=tmp_path, callback=log)), whole)
+    assert log.epochs == 1  # nothing was learned twice
 
 
 def test_a_stopped_command_goes_on_when_given_again(tmp_path):
@@ -295,7 +297,7 @@ def test_a_stopped_command_goes_on_when_given_again(tmp_path):
     running.send_signal(signal.SIGTERM)  # Ctrl-C: see tests/cli/test_main.py
     rest = running.communicate(timeout=60)[1]
     assert running.returncode == 128 + signal.SIGTERM
-    assert "all is saved, and the same command goes on from there" in rest
+    assert "completed work is saved, run the same command to resume" in rest
     finished = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, env=environment, check=True)
     assert "task 1, epoch 1:" not in finished.stderr
     assert json.loads(finished.stdout)["epochs_run"] == [60, 60]
@@ -303,7 +305,7 @@ def test_a_stopped_command_goes_on_when_given_again(tmp_path):
 
 def test_an_error_of_the_work_itself_is_not_taken_for_one_of_the_lock(tmp_path):
     path = tmp_path / "six" / "gpm" / ("0" * 16)
-    with pytest.raises(FileNotFoundError), hold(tmp_path, path):
+    with pytest.raises(FileNotFoundError), lock_run(tmp_path, path):
         Path("/not/there").read_text()
-    with hold(tmp_path, path):  # and the lock is free again
+    with lock_run(tmp_path, path):  # and the lock is free again
         pass

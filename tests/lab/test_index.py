@@ -11,7 +11,7 @@ import pytest
 
 from perdure.errors import PerdureError, RunLocked, UnknownName, WrongValue
 from perdure.lab import index, store
-from perdure.lab.run import run
+from perdure.lab.run import run_spec
 from perdure.lab.spec import spec
 from perdure.lab.study import StudyRun
 
@@ -36,12 +36,12 @@ def unfinished(root: Path, digest: str, text: str = 'method = "er"\nbenchmark = 
 A, B, C, D = "aaaa000000000001", "aaab000000000002", "bbbb000000000003", "cccc000000000004"
 
 
-def by_digest(root: Path) -> dict[str, index.Row]:
+def by_digest(root: Path) -> dict[str, index.RunSummary]:
     return {row.digest: row for row in index.runs(root)}
 
 
 def test_a_real_run_is_listed_as_its_record_says(tmp_path: Path) -> None:
-    record = run(spec("gpm", "synthetic", tasks=2, plan={"epochs": 1}), out=tmp_path)
+    record = run_spec(spec("gpm", "synthetic", tasks=2, plan={"epochs": 1}), out=tmp_path)
     (row,) = index.runs(tmp_path)
     assert tmp_path / row.path == Path(record["path"])
     assert row.state == "finished"
@@ -78,7 +78,7 @@ def test_what_a_study_gave_up_is_listed_with_its_reason_and_can_be_removed(begun
     (row,) = index.runs(tmp_path)
     assert (row.state, row.method, row.seed) == ("failed", "er", 4)
     assert (row.problem or "").endswith("no device 'cuda'")
-    index.remove(tmp_path, index.find(tmp_path, "aaaa"))
+    index.remove_run(tmp_path, index.find_run(tmp_path, "aaaa"))
     assert index.runs(tmp_path) == []
 
 
@@ -114,7 +114,7 @@ def test_only_what_changed_is_read_again(tmp_path: Path, monkeypatch: pytest.Mon
     assert sorted(read) == [B, "dddd000000000005"]
     assert rows[B].acc == 81.5
     assert rows[C].state == "unfinished"
-    index.remove(tmp_path, tmp_path / "six/gpm" / A)
+    index.remove_run(tmp_path, tmp_path / "six/gpm" / A)
     assert set(by_digest(tmp_path)) == {B, C, D, "dddd000000000005"}
     assert A not in (tmp_path / index.INDEX).read_text()
     assert len(read) == 2
@@ -187,10 +187,9 @@ def test_filters(tmp_path: Path) -> None:
     finished(tmp_path, B, "rcl", "folder:pets")
     finished(tmp_path, C, "rcl", "six")
     unfinished(tmp_path, D)
-    rows = index.runs(tmp_path)
 
     def digests(*words: str) -> list[str]:
-        return sorted(row.digest for row in index.chosen(rows, words))
+        return sorted(row.digest for row in index.runs(tmp_path, words))
 
     assert digests() == [A, B, C, D]
     assert digests("rcl") == [B, C]
@@ -217,18 +216,18 @@ def test_a_run_is_found_by_path_or_by_the_beginning_of_its_hash(
     path = finished(root, A)
     finished(root, B)
     waiting = unfinished(root, C)
-    assert index.find(root, str(path)) == path
-    assert index.find(root, f"six/gpm/{A}") == path
-    assert index.find(root, "aaaa") == index.find(root, A) == path
-    assert index.find(root, "b") == waiting
+    assert index.find_run(root, str(path)) == path
+    assert index.find_run(root, f"six/gpm/{A}") == path
+    assert index.find_run(root, "aaaa") == index.find_run(root, A) == path
+    assert index.find_run(root, "b") == waiting
     monkeypatch.chdir(path.parent)
-    assert index.find(root, A) == Path(A)  # where one stands
+    assert index.find_run(root, A) == Path(A)  # where one stands
     for name in ("aa", "a"):
         with pytest.raises(WrongValue, match=f"2 runs begin with '{name}'.*write more of the hash"):
-            index.find(root, name)
+            index.find_run(root, name)
     for name in ("f", "", "six", "aaa/", str(tmp_path), f"{A}0"):
         with pytest.raises(WrongValue, match="no run"):
-            index.find(root, name)
+            index.find_run(root, name)
 
 
 def test_removing_leaves_nothing_but_the_others(tmp_path: Path) -> None:
@@ -238,12 +237,12 @@ def test_removing_leaves_nothing_but_the_others(tmp_path: Path) -> None:
     (path / "link").symlink_to(kept)
     left = path.with_name(f".removed-{A}")  # by one that was killed
     (left / "probes").mkdir(parents=True)
-    index.remove(tmp_path, path)
+    index.remove_run(tmp_path, path)
     assert not path.exists()
     assert not left.exists()
     assert kept.read_text() == "mine"
     assert store.read_record(other, thorough=True)
-    index.remove(tmp_path, other)
+    index.remove_run(tmp_path, other)
     assert not (tmp_path / "six").exists()
     assert index.runs(tmp_path) == []
 
@@ -270,7 +269,7 @@ def test_what_is_no_run_of_the_store_is_not_removed(tmp_path: Path) -> None:
         root / "six/gpm/dddd000000000005",
     ):
         with pytest.raises(WrongValue, match=r"not a run|a link|not the directory of a run"):
-            index.remove(root, path)
+            index.remove_run(root, path)
     assert store.read_record(mine, thorough=True)
     assert store.read_record(foreign, thorough=True)
     assert (mine.parent / D / "letters.txt").exists()
@@ -280,16 +279,16 @@ def test_a_store_behind_a_link_is_a_store(tmp_path: Path, monkeypatch: pytest.Mo
     path = finished(tmp_path / "disk", A)
     (tmp_path / "runs").symlink_to(tmp_path / "disk")
     monkeypatch.chdir(tmp_path)
-    index.remove(Path("runs"), index.find(Path("runs"), "aaaa"))
+    index.remove_run(Path("runs"), index.find_run(Path("runs"), "aaaa"))
     assert not path.exists()
 
 
 def test_a_run_that_is_being_worked_on_is_not_removed(tmp_path: Path) -> None:
     path = unfinished(tmp_path, A)
-    with store.hold(tmp_path, path), pytest.raises(RunLocked, match="at work"):
-        index.remove(tmp_path, path)
+    with store.lock_run(tmp_path, path), pytest.raises(RunLocked, match="at work"):
+        index.remove_run(tmp_path, path)
     assert (path / "spec.toml").exists()
-    index.remove(tmp_path, path)
+    index.remove_run(tmp_path, path)
     assert not path.exists()
 
 

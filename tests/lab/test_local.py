@@ -19,7 +19,7 @@ from perdure.errors import WrongValue
 from perdure.lab.execute.job import Event, Executor, Job, run_job
 from perdure.lab.execute.local import LocalExecutor, Process, cores, visible_gpus
 from perdure.lab.spec import spec
-from perdure.lab.store import hold
+from perdure.lab.store import lock_run
 
 
 def job(out: Path, method: str = "gpm", seed: int = 1, epochs: int = 2, every: float = 60.0, **more: Any) -> Job:
@@ -258,7 +258,7 @@ def test_a_locked_run_is_waited_for(tmp_path: Path) -> None:
     events: list[tuple[str, Any]] = []
     asked = job(tmp_path, "finetune", epochs=1)
     locked = ExitStack()
-    locked.enter_context(hold(tmp_path, tmp_path / asked.spec.benchmark_dir / "finetune" / asked.spec.digest()))
+    locked.enter_context(lock_run(tmp_path, tmp_path / asked.spec.benchmark_dir / "finetune" / asked.spec.digest()))
 
     def send(kind: str, facts: dict[str, Any]) -> None:
         events.append((kind, facts))

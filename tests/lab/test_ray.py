@@ -19,9 +19,9 @@ from perdure.lab.checkpoint import load
 from perdure.lab.execute import ray as module
 from perdure.lab.execute.job import Executor, Job
 from perdure.lab.execute.ray import LOOPBACK, SETTINGS, RayExecutor, check_node, run_remote
-from perdure.lab.run import run
+from perdure.lab.run import run_spec as run
 from perdure.lab.spec import spec
-from perdure.lab.store import hold, read_record
+from perdure.lab.store import lock_run, read_record
 
 # Before Ray is imported, which reads them then: listen on 127.0.0.1 alone, to those who know the token.
 TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
@@ -149,7 +149,7 @@ def test_a_killed_worker_costs_no_more_than_since_its_last_checkpoint(cluster, r
         if event.kind == "started":
             process = event.facts["process"]
         elif event.kind == "lost":
-            lost_at = load(kept[-1], asked.spec.plan).standing
+            lost_at = load(kept[-1], asked.spec.plan).fit_state
             assert event.facts["error"] == "its worker process died"
         elif event.kind == "epoch" and lost_at is None and kept and event.facts["epoch"] > 2:
             process = process and os.kill(process, signal.SIGKILL)  # once
@@ -236,14 +236,14 @@ def test_a_driver_that_is_killed_and_started_again_resumes(cluster, reference, t
     saved = load(checkpoints(tmp_path)[-1], asked.spec.plan)
     events = list(RayExecutor(cluster.address).do([asked]))
     begins = next((event.facts["lesson"], event.facts["epoch"]) for event in events if event.kind == "epoch")
-    assert begins >= (saved.standing.lesson, saved.standing.epoch) > (0, 0)
+    assert begins >= (saved.fit_state.lesson, saved.fit_state.epoch) > (0, 0)
     assert all_as(reference, [asked], events)
 
 
 def test_a_locked_run_is_waited_for(cluster, reference, tmp_path):
     asked = job(tmp_path)
     path = Path(list(RayExecutor(cluster.address).do([asked]))[-1].facts["record"]["path"])
-    with hold(tmp_path, path):
+    with lock_run(tmp_path, path):
         events = RayExecutor(cluster.address).do([asked])
         first = [next(events), next(events)]
     assert [event.kind for event in first] == ["started", "warning"]
@@ -269,7 +269,7 @@ def test_closed_in_the_middle_nothing_runs_on(cluster, tmp_path):
         pass
     events.close()
     [kept] = checkpoints(tmp_path)
-    with hold(tmp_path, kept.parent.parent):
+    with lock_run(tmp_path, kept.parent.parent):
         pass
     assert not list(tmp_path.glob(".locks/driver-*"))
 

@@ -8,7 +8,7 @@ import torch
 
 from perdure import fast, registry
 from perdure.lab.checkpoint import load, read_epochs
-from perdure.lab.run import run
+from perdure.lab.run import run_spec
 from perdure.lab.spec import spec
 from perdure.nets.alexnet import AlexNet
 from perdure.train.callbacks import Callback
@@ -75,14 +75,14 @@ def same(one, other):
 def test_interrupted_at_random_moments(method, tmp_path):
     asked = wanted(method)
     count = Count()
-    whole = outcome(run(asked, out=tmp_path / "whole", callback=count), asked.plan)
+    whole = outcome(run_spec(asked, out=tmp_path / "whole", callback=count), asked.plan)
     chance = random.Random(method)
     for attempt in range(2):
         out, kills = tmp_path / str(attempt), 0
         while True:
             # Saved every step, or only now and then, so that several steps are taken twice.
             try:
-                record = run(
+                record = run_spec(
                     asked, out=out, callback=Plug(chance.randint(1, count.moments)), every=chance.choice([0, 1e9])
                 )
                 break
@@ -90,26 +90,26 @@ def test_interrupted_at_random_moments(method, tmp_path):
                 kills += 1
             assert kills < 50
         assert same(outcome(record, asked.plan), whole)
-        assert not (out / "synthetic" / method / "checkpoint").exists()
+        assert not (Path(record["path"]) / "checkpoint").exists()
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     asked = wanted("rcl")
-    return outcome(run(asked, out=tmp_path_factory.mktemp("whole")), asked.plan)
+    return outcome(run_spec(asked, out=tmp_path_factory.mktemp("whole")), asked.plan)
 
 
 @pytest.mark.parametrize("moment", range(1, 19))
 def test_interrupted_at_every_moment(moment, whole, tmp_path):
     asked = wanted("rcl")
     with pytest.raises(PulledPlug):
-        run(asked, out=tmp_path, callback=Plug(moment), every=0)
-    assert same(outcome(run(asked, out=tmp_path), asked.plan), whole)
+        run_spec(asked, out=tmp_path, callback=Plug(moment), every=0)
+    assert same(outcome(run_spec(asked, out=tmp_path), asked.plan), whole)
 
 
 def test_the_comparison_can_fail(tmp_path):
     asked, other = wanted("gpm"), spec("gpm", "synthetic", tasks=2, seed=2, plan=PLAN)
-    one, two = (outcome(run(which, out=tmp_path), which.plan) for which in (asked, other))
+    one, two = (outcome(run_spec(which, out=tmp_path), which.plan) for which in (asked, other))
     assert not all(torch.equal(one[0][name], two[0][name]) for name in one[0])
 
 
@@ -135,8 +135,8 @@ def test_masks_and_fast_paths_resume_too(way, tmp_path, monkeypatch):
         values={"features": "separate"},
     )
     with fast.without("all" if way == "plain" else ""):
-        whole = outcome(run(asked, out=tmp_path / "whole"), asked.plan)
+        whole = outcome(run_spec(asked, out=tmp_path / "whole"), asked.plan)
         for moment in (3, 12):
             with pytest.raises(PulledPlug):
-                run(asked, out=tmp_path / "broken", callback=Plug(moment), every=0)
-        assert same(outcome(run(asked, out=tmp_path / "broken"), asked.plan), whole)
+                run_spec(asked, out=tmp_path / "broken", callback=Plug(moment), every=0)
+        assert same(outcome(run_spec(asked, out=tmp_path / "broken"), asked.plan), whole)

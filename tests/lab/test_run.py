@@ -1,25 +1,30 @@
 """Specifications, presets, records and files."""
 
 import json
+import shutil
 import stat
 from pathlib import Path
 
 import pytest
 import safetensors.torch
 import torch
+from typer.testing import CliRunner
 
+import perdure
 from perdure import registry
+from perdure.cli.main import app
 from perdure.errors import PerdureError, UnknownName, UsageError, WrongValue
 from perdure.lab.build import build, open_stream
-from perdure.lab.run import run
+from perdure.lab.checkpoint import read_epochs
+from perdure.lab.run import run_spec
 from perdure.lab.spec import RunSpec, assignments, preset, presets, spec
-from perdure.lab.store import write, write_json
+from perdure.lab.store import read_record, write, write_json
 from perdure.schema import checked, values_of
 from perdure.train.plan import Plan
 
 
 def test_a_record_holds_what_its_matrix_says(tmp_path: Path) -> None:
-    record = run(spec("gpm", "synthetic"), out=tmp_path, probes=["fgsm"])
+    record = run_spec(spec("gpm", "synthetic"), out=tmp_path, probes=["fgsm"])
     matrix = record["accuracy_matrix"]
     assert [len(row) for row in matrix] == [1, 2, 3]
     assert record["acc"] == pytest.approx(sum(matrix[-1]) / 3)
@@ -41,7 +46,7 @@ def test_a_record_holds_what_its_matrix_says(tmp_path: Path) -> None:
 def test_a_saved_model_gives_the_same_answers(tmp_path: Path) -> None:
     wanted = spec("rcl", "synthetic", tasks=2, plan={"epochs": 1})
     stream = open_stream(wanted, None)
-    record = run(wanted, out=tmp_path, stream=stream)
+    record = run_spec(wanted, out=tmp_path, stream=stream)
     state = safetensors.torch.load_file(Path(record["path"]) / "model.safetensors")
     method = build(wanted, stream)
     method.load_state_dict(state)
@@ -50,7 +55,7 @@ def test_a_saved_model_gives_the_same_answers(tmp_path: Path) -> None:
 
 
 def test_attacks_hurt_more_the_stronger_they_are(tmp_path: Path) -> None:
-    record = run(spec("finetune", "synthetic"), out=tmp_path, probes=["fgsm"])
+    record = run_spec(spec("finetune", "synthetic"), out=tmp_path, probes=["fgsm"])
     acc = [record["acc"], *record["probes"]["fgsm"]["acc"]]
     assert acc[0] >= acc[1] >= acc[2] >= acc[3]
     assert acc[0] > acc[3]
@@ -186,3 +191,46 @@ def test_values_go_by_the_papers_symbols_too() -> None:
     assert plain == spec("rcl", "synthetic", values={"lambda": "0.2"}) == spec("rcl", "synthetic", values={"λ": 0.2})
     with pytest.raises(WrongValue, match="given twice"):
         spec("rcl", "synthetic", values={"mix_weight": 0.2, "lambda": 0.3})
+
+
+# --- the function of the front door, and runs of earlier versions ---
+
+
+def test_perdure_run_takes_names_and_strings(tmp_path: Path) -> None:
+    wishes = {"tasks": 2, "plan": {"epochs": 1}, "values": {"ε": "0.9"}}
+    record = perdure.run("gpm", "synthetic", **wishes, net="mlp", out=str(tmp_path), probes=["fgsm"])
+    assert (record["network"], record["values"]["threshold"], record["plan"]["epochs"]) == ("mlp", 0.9, 1)
+    assert Path(record["path"]).is_relative_to(tmp_path)
+    assert not record["already_done"]
+    assert record["probes"]["fgsm"]["headline"]
+    again = run_spec(spec("gpm", "synthetic", network="mlp", **wishes), out=tmp_path)
+    assert again["already_done"]
+    assert again["path"] == record["path"]
+
+
+OLD = Path("synthetic/finetune/903031f73d1340fa")
+
+
+@pytest.fixture
+def old_store(tmp_path: Path) -> Path:
+    """A run as version 0.1.0 left it, before `stages/` became `snapshots/`; without its model, which is large."""
+    shutil.copytree(Path(__file__).parent / "old_store", tmp_path / "runs")
+    return tmp_path / "runs"
+
+
+def test_an_older_run_is_listed_shown_and_exported(old_store: Path) -> None:
+    (row,) = perdure.runs(old_store)
+    assert (row.path, row.state, row.method, row.seed, row.tasks) == (str(OLD), "finished", "finetune", 1, 2)
+    (exported,) = perdure.export_runs(old_store)
+    assert (exported["acc"], exported["plan.epochs"]) == (row.acc, 1)
+    shown = CliRunner().invoke(app, ["show", "9030", "--out", str(old_store), "--json"])
+    assert json.loads(shown.stdout)["accuracy_matrix"] == [[98.33333333333333], [98.33333333333333] * 2]
+
+
+def test_an_older_run_is_found_by_the_same_hash(old_store: Path) -> None:
+    record = read_record(old_store / OLD)
+    assert record is not None
+    asked = spec("finetune", "synthetic", network="mlp", tasks=2, plan={"epochs": 1})
+    assert RunSpec.from_plain(record) == asked
+    assert asked.digest(record["data"]["fingerprint"]) == OLD.name
+    assert [epoch.lesson for epoch in read_epochs(old_store / OLD / "epochs.jsonl")] == [0, 1]

@@ -8,7 +8,7 @@ import perdure
 from perdure.errors import PerdureError, RunLocked, UnknownName, UsageError, WrongValue
 from perdure.lab import search as lab
 from perdure.lab.execute.job import Event, run_job
-from perdure.lab.run import run
+from perdure.lab.run import run_spec as run
 from perdure.lab.search import Range, Trial, make_search, parse_range, read_trials
 from perdure.lab.spec import spec
 

@@ -17,7 +17,7 @@ import pytest
 from perdure.errors import Diverged, Interrupted, PerdureError, UnknownName
 from perdure.lab import trackers
 from perdure.lab.build import open_stream
-from perdure.lab.run import run
+from perdure.lab.run import run_spec as run
 from perdure.lab.spec import spec
 from perdure.lab.store import run_directory
 from perdure.train.callbacks import Callback

@@ -7,7 +7,7 @@ import pytest
 from perdure.data.synthetic import synthetic
 from perdure.errors import UnknownName
 from perdure.lab.build import build
-from perdure.lab.run import run
+from perdure.lab.run import run_spec as run
 from perdure.lab.spec import spec
 from perdure.lab.warnings import warnings_for
 from perdure.train.callbacks import Callback

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from perdure.errors import Diverged
-from perdure.lab.run import run
+from perdure.lab.run import run_spec as run
 from perdure.lab.spec import spec
 from perdure.methods.ewc import EWC
 from perdure.methods.finetune import FineTune

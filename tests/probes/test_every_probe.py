@@ -13,7 +13,7 @@ from rich.console import Console
 
 from perdure import registry
 from perdure.data.synthetic import synthetic
-from perdure.lab.probe_run import asked
+from perdure.lab.probe_run import probe_spec
 from perdure.methods.method import Method
 from perdure.probes.probe import Measured, Meter, Subject, Work
 from perdure.report.figures import png
@@ -44,12 +44,12 @@ ALONE = [name for name in registry.probes if not registry.probes.load(name).acro
 
 
 def quick(name: str) -> Any:
-    return asked(name, QUICK.get(name, {})).make(synthetic(seed=1))
+    return probe_spec(name, QUICK.get(name, {})).build(synthetic(seed=1))
 
 
 def result(name: str, found: Measured, label: str = "one") -> Result:
     arrays = {key: array.numpy() for key, array in found.arrays.items()}
-    return Result(label, asked(name, QUICK.get(name, {})).values, found.figures, arrays, found.headline)
+    return Result(label, probe_spec(name, QUICK.get(name, {})).values, found.figures, arrays, found.headline)
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from perdure.errors import Interrupted, PerdureError, RunLocked
-from perdure.lab.probe_run import Gauge
-from perdure.lab.run import run
+from perdure.lab.probe_run import RunProgress
+from perdure.lab.run import run_spec
 from perdure.lab.spec import RunSpec
 from perdure.probes.probe import Work
 from perdure.train.callbacks import Callback
@@ -34,9 +34,9 @@ class Job:
     every: float = 60.0  # seconds between checkpoints
     trackers: tuple[str, ...] = ()
 
-    def run(self, callback: Callback, gauge: Gauge) -> dict[str, Any]:
+    def run(self, callback: Callback, progress: RunProgress) -> dict[str, Any]:
         """Compute it in this process."""
-        return run(
+        return run_spec(
             self.spec,
             out=Path(self.out),
             root=None if self.root is None else Path(self.root),
@@ -45,7 +45,7 @@ class Job:
             every=self.every,
             trackers=self.trackers,
             callback=callback,
-            gauge=gauge,
+            progress=progress,
         )
 
     def plain(self) -> dict[str, Any]:
@@ -135,7 +135,7 @@ class EpochEvents(Callback):
         self.send("epoch", {**facts, "loss": epoch.valid.loss, "accuracy": epoch.valid.accuracy})
 
 
-class ProbeEvents(Gauge):
+class ProbeEvents(RunProgress):
     """Sends the progress of probes as events."""
 
     def __init__(self, send: Send) -> None:

@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def interrupt(number: int, _frame: FrameType | None) -> None:
-    """Handles a signal while there is nothing to save; during training, `lab.saver` does."""
+    """Handles a signal while there is nothing to save; during training, `lab.checkpoint` does."""
     raise Interrupted("interrupted; completed work is saved, run the same command to resume", number)
 
 
