@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from perdure import registry
-from perdure.data.synthetic import synthetic
+from perdure.data.benchmarks.synthetic import synthetic
 from perdure.methods.method import Method
 from perdure.nets.network import Network
 from perdure.ops.dual_gpm import DualMemory

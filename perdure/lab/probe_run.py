@@ -22,7 +22,7 @@ import torch.nn.functional as F
 
 import perdure
 from perdure import registry
-from perdure.data.cifar100c import Twins
+from perdure.data.benchmarks.cifar100c import CorruptedTests
 from perdure.errors import WrongValue
 from perdure.lab.build import open_clean, open_stream, reopen
 from perdure.lab.snapshots import stages
@@ -46,7 +46,7 @@ class Asked:
         """Ready for the tasks of a stream."""
         probe = registry.probes.load(self.name)(**self.values)
         if self.values.get("folder"):  # probes know no files: corrupted twins of the test images are read for them
-            probe.twins = Twins(Path(self.values["folder"]), stream)
+            probe.twins = CorruptedTests(Path(self.values["folder"]), stream)
         return probe
 
 

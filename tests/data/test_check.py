@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from perdure.data.catalog import FASHION, MINIIMAGENET, MNIST, SETS, USES, sets_of
 from perdure.data.check import examine
-from perdure.data.five import five
 from perdure.data.imageset import load
 from perdure.data.published import content_md5, locate, obtain
+
+from perdure.data.benchmarks.five import five
+from perdure.data.catalog import FASHION, MINIIMAGENET, MNIST, SETS, USES, sets_of
 from perdure.errors import BadData, DownloadError, MissingFile, UnknownName
 
 CHANCE = np.random.RandomState(0)
@@ -135,7 +135,7 @@ def test_another_set_under_this_name(tmp_path, monkeypatch):
 def test_five_refuses_mnist_as_fashion_mnist(tmp_path, monkeypatch):
     for folder in ("MNIST/raw", "FashionMNIST/raw"):
         put(tmp_path, digits(30, 1), digits(2, 2), folder=folder)
-    monkeypatch.setattr("perdure.data.five.PARTS", five.__globals__["PARTS"][1:4:2])
+    monkeypatch.setattr("perdure.data.benchmarks.five.PARTS", five.__globals__["PARTS"][1:4:2])
     monkeypatch.setenv("PERDURE_DATA", str(tmp_path))
     for root in (tmp_path, None):
         with pytest.raises(BadData, match=r"the files of Fashion-MNIST are those of MNIST.*legacy=true") as caught:

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
-from perdure.data.catalog import CIFAR100
-from perdure.data.cifar100 import cifar100
 from perdure.data.stream import split_rows
+
+from perdure.data.benchmarks.cifar100 import cifar100
+from perdure.data.catalog import CIFAR100
 from perdure.errors import BadData, MissingFile, WrongValue
 
 NAMES = [f"thing_{number}" for number in range(100)]
@@ -168,7 +168,7 @@ def test_classes_that_are_not_there(tmp_path):
 def test_other_bytes_are_a_subset_or_altered(tmp_path, monkeypatch, official, says):
     write_binary(tmp_path)
     known = replace(CIFAR100, counts=tuple((each,) * 100 for each in official))
-    monkeypatch.setattr("perdure.data.cifar100.CIFAR100", known)
+    monkeypatch.setattr("perdure.data.benchmarks.cifar100.CIFAR100", known)
     assert cifar100(seed=1, root=tmp_path).notes["completeness"] == says
 
 
@@ -177,6 +177,6 @@ def test_official_bytes_are_complete(tmp_path, monkeypatch):
     for names in (("train.bin",), ("test.bin",), ("train.bin", "test.bin")):
         md5 = {name: hashlib.md5((tmp_path / name).read_bytes()).hexdigest() for name in names}
         layout = replace(CIFAR100.layouts[0], md5=CIFAR100.layouts[0].md5 | md5)
-        monkeypatch.setattr("perdure.data.cifar100.CIFAR100", replace(CIFAR100, layouts=(layout,)))
+        monkeypatch.setattr("perdure.data.benchmarks.cifar100.CIFAR100", replace(CIFAR100, layouts=(layout,)))
         monkeypatch.setenv("PERDURE_CACHE", str(tmp_path / "-".join(names)))
         assert cifar100(seed=1, root=tmp_path).notes["completeness"] == ("complete" if len(names) == 2 else "subset")

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from perdure.data.cifar100 import cifar100
-from perdure.data.cifar100c import Twins, corrupted_tests, corruptions
-from perdure.data.synthetic import synthetic
+from perdure.data.benchmarks.cifar100 import cifar100
+from perdure.data.benchmarks.cifar100c import Twins, corrupted_tests, corruptions
+from perdure.data.benchmarks.synthetic import synthetic
 from perdure.errors import BadData, MissingFile, UnknownName, WrongValue
 
 PER_CLASS = 3

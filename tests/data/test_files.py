@@ -24,9 +24,9 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
+from perdure.data.files import Download, fetch
 
 from perdure.data import archives, files
-from perdure.data.files import Download, fetch
 from perdure.errors import BadData, DownloadError, PerdureError
 
 GOOD = hashlib.shake_256(b"good").digest(300_000)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from perdure.data import folder as module
+from perdure.data.arrays import measure
+from perdure.data.benchmarks.folder import folder, make_tasks, read_folder, survey
 from perdure.data.cache import Decoded
-from perdure.data.folder import folder, make_tasks, read_folder, survey
-from perdure.data.own import measure
 from perdure.errors import BadData, MissingFile, WrongValue
 from perdure.schema import checked, values_of
 

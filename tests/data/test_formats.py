@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
 from perdure.data.formats import (
     read_cifar_binary,
     read_cifar_pickle,
@@ -22,6 +21,7 @@ from perdure.data.formats import (
     read_pickle,
     read_svhn,
 )
+
 from perdure.errors import BadData, MissingFile
 
 CHANCE = np.random.RandomState(0)

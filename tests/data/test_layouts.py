@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from perdure.data.layouts import BROKEN, LETTERS, Raw, draw_tenth
 from PIL import Image
 
 from perdure.data import layouts
-from perdure.data.layouts import BROKEN, LETTERS, Raw, draw_tenth
 from perdure.errors import BadData, MissingFile
 
 CHANCE = np.random.RandomState(0)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from perdure.data.embedded import read_sheet
+from perdure.data.benchmarks.six import read_sheet
 
 TOOL = runpy.run_path(str(Path(__file__).resolve().parents[2] / "tools" / "make_six.py"))
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from perdure.data.folder import read_folder, survey
-from perdure.data.own import LEAST_STD, few, measure, square, stream_from, task_from, too_few
+from perdure.data.arrays import LEAST_STD, few, measure, square, stream_from, task_from, too_few
+from perdure.data.benchmarks.folder import read_folder, survey
 from perdure.errors import BadData, PerdureError, WrongValue
 
 ROOT = Path(__file__).parent.parent.parent
@@ -391,8 +391,8 @@ BAD = {
     "three parts": ((PIXELS, LABELS, LABELS), r"has 3 parts; give a pair"),
     "images alone": (PIXELS, "is a ndarray; give a pair"),
     "a dictionary": ({"x": PIXELS}, "is a dict; give a pair"),
-    "a path": (Path("pets"), "for a folder of images: perdure.data.folder"),
-    "a text": ("pets", "for a folder of images: perdure.data.folder"),
+    "a path": (Path("pets"), "for a folder of images: perdure.data.benchmarks.folder"),
+    "a text": ("pets", "for a folder of images: perdure.data.benchmarks.folder"),
     "a number": (3, "is a int; give a pair"),
     "a loader": (DataLoader(Listed(pairs(PIXELS))), r"give its dataset"),
     "a Dataset of dictionaries": (Listed([{"image": 1}]), "sample 0 is a dict; a Dataset must give pairs"),

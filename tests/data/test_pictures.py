@@ -9,10 +9,10 @@ from io import BytesIO
 
 import numpy as np
 import pytest
+from perdure.data.pictures import list_pictures, read_pictures, scale_images
 from PIL import Image
 
 from perdure.data import pictures
-from perdure.data.pictures import list_pictures, read_pictures, scale_images
 from perdure.errors import BadData, MissingFile, WrongValue
 
 CHANCE = np.random.RandomState(0)

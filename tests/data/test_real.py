@@ -7,14 +7,14 @@ import shutil
 import numpy as np
 import pytest
 import torch
-
-from perdure.data.catalog import CIFAR10, CIFAR100, FASHION, MINIIMAGENET, MNIST, NOTMNIST, SVHN
 from perdure.data.check import examine
-from perdure.data.cifar100 import MEAN, STD, cifar100
-from perdure.data.five import PARTS, five
 from perdure.data.imageset import load
-from perdure.data.miniimagenet import class_order, miniimagenet
-from perdure.data.pmnist import pmnist
+
+from perdure.data.benchmarks.cifar100 import MEAN, STD, cifar100
+from perdure.data.benchmarks.five import PARTS, five
+from perdure.data.benchmarks.miniimagenet import class_order, miniimagenet
+from perdure.data.benchmarks.pmnist import pmnist
+from perdure.data.catalog import CIFAR10, CIFAR100, FASHION, MINIIMAGENET, MNIST, NOTMNIST, SVHN
 
 pytestmark = pytest.mark.real
 

@@ -11,7 +11,7 @@ from PIL import Image
 
 import perdure.data
 from perdure.data import embedded
-from perdure.data.embedded import CHECKSUMS, checksum, cut_sheet, lay_sheet, read_sheet, six
+from perdure.data.benchmarks.six import CHECKSUMS, checksum, cut_sheet, lay_sheet, read_sheet, six
 from perdure.errors import BadData, WrongValue
 
 SIX = Path(perdure.data.__file__).parent / "six"

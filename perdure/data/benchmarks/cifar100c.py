@@ -1,4 +1,4 @@
-"""CIFAR-100-C (Hendrycks and Dietterich, ICLR 2019): the corrupted twins of CIFAR-100's test images, if you have them.
+"""CIFAR-100-C (Hendrycks and Dietterich, ICLR 2019): CIFAR-100's test images, corrupted, if you have them.
 
 It is a folder of one file for each corruption, such as fog.npy with (50000, 32, 32, 3) bytes: all 10 000 test images in
 the order of CIFAR-100's own test file, at severity 1, then at severity 2, up to 5. labels.npy holds their classes.
@@ -21,8 +21,8 @@ SEVERITIES = 5
 LABELS = "labels.npy"
 
 
-class Twins:
-    """The test images of a stream of CIFAR-100, corrupted: `twins("fog", 3)` has one split for each task."""
+class CorruptedTests:
+    """The test images of a stream of CIFAR-100, corrupted: called with ("fog", 3) it gives one split for each task."""
 
     def __init__(self, root: Path, stream: Stream) -> None:
         self.root, self.stream = root, stream
@@ -50,12 +50,11 @@ def corrupted_tests(root: Path, stream: Stream, corruption: str, severity: int) 
     labels = _labels(root / LABELS)
     rows = _rows(labels, stream, root / LABELS)
     images = _images(root / f"{corruption}.npy", severity, len(labels))
-    return [_twin(task.test, images, own) for task, own in zip(stream, rows, strict=True)]
-
-
-def _twin(clean: Split, images: Tensor, rows: Tensor) -> Split:
-    x = images.index_select(0, rows).permute(0, 3, 1, 2).contiguous()
-    return Split(x.to(clean.x.device), clean.y, clean.mean, clean.std)
+    found = []
+    for clean, own in zip((task.test for task in stream), rows, strict=True):
+        x = images.index_select(0, own).permute(0, 3, 1, 2).contiguous()
+        found.append(Split(x.to(clean.x.device), clean.y, clean.mean, clean.std))
+    return found
 
 
 def _rows(labels: Tensor, stream: Stream, path: Path) -> list[Tensor]:
