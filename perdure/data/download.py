@@ -25,6 +25,7 @@ from urllib.request import Request, urlopen
 from filelock import FileLock, Timeout
 
 from perdure.data.catalog import Download
+from perdure.data.paths import reading
 from perdure.errors import BadData, DownloadError, PerdureError
 
 STALL = 30.0  # seconds without a byte, after which a connection counts as dropped
@@ -217,15 +218,12 @@ def _is_official(path: Path, download: Download) -> bool:
 
 def _fault(path: Path, download: Download) -> str:
     """What is wrong with a file, in a few words; nothing if it is the right one."""
-    try:
-        if not path.is_file():
-            return "not even a file"
-        if (size := _size(path)) != download.size:
-            return f"{size} bytes instead of {download.size}"
-        with path.open("rb") as file:
-            md5 = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-    except OSError as error:
-        raise BadData(f"{path}: cannot be read ({error.strerror}); check that it is a file you may read") from None
+    if not path.is_file():
+        return "not even a file"
+    if (size := _size(path)) != download.size:
+        return f"{size} bytes instead of {download.size}"
+    with reading(path), path.open("rb") as file:
+        md5 = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
     return "" if md5 == download.md5 else f"md5 {md5} instead of {download.md5}"
 
 

@@ -7,7 +7,7 @@ printed or warned, but for what libtiff itself writes to stderr about a damaged 
 import os
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from perdure.data.paths import first_few, one_line
-from perdure.errors import BadData, MissingFile, WrongValue
+from perdure.data.paths import first_few, one_line, reading
+from perdure.errors import BadData, WrongValue
 
 Images = npt.NDArray[np.uint8]
 
@@ -36,13 +36,17 @@ def list_images(folder: Path) -> list[Path]:
 
     Hidden files and those in folders below are left out.
     """
-    try:
-        with os.scandir(folder) as entries:
-            names = [entry.name for entry in entries if _is_image(entry.name) and entry.is_file()]
-    except FileNotFoundError:
-        raise MissingFile(f"{folder}: no such folder; put it there, or name another") from None
-    except OSError as error:
-        raise BadData(f"{folder}: cannot be read ({error.strerror}); check that it is a folder you may read") from None
+    return list_folder(folder, lambda entry: Path(entry.name).suffix.lower() in SUFFIXES and entry.is_file())
+
+
+def list_folders(folder: Path) -> list[Path]:
+    return list_folder(folder, os.DirEntry.is_dir)
+
+
+def list_folder(folder: Path, wanted: Callable[[os.DirEntry[str]], bool]) -> list[Path]:
+    """What a folder holds, in natural order; hidden names are left out."""
+    with reading(folder, "folder"), os.scandir(folder) as entries:
+        names = [entry.name for entry in entries if not entry.name.startswith(".") and wanted(entry)]
     return [Path(folder) / name for name in sorted(names, key=natural_key)]
 
 
@@ -141,10 +145,6 @@ def unreadable_error(paths: Sequence[Path], total: int, how: str) -> BadData:
     return BadData(f"{one_line(folder)}: {len(paths):,} of {total:,} images cannot be read: {names}; {how}")
 
 
-def _is_image(name: str) -> bool:
-    return not name.startswith(".") and Path(name).suffix.lower() in SUFFIXES
-
-
 def _first_shape(paths: Sequence[Path], channels: int) -> tuple[int, ...]:
     """The shape of the first readable image, which all others must have."""
     for path in paths:
@@ -187,23 +187,22 @@ class _Refused(Exception):
 
 
 def _decode(path: Path, size: int | None, channels: int) -> Images:
-    try:
-        with path.open("rb") as file, Image.open(file, formats=_FORMATS) as image:
-            width, height = image.size
-            if Image.MAX_IMAGE_PIXELS and width * height > Image.MAX_IMAGE_PIXELS:  # of which pillow only warns
-                raise _Refused(f"of {width}×{height} pixels, more than the {Image.MAX_IMAGE_PIXELS:,} that are allowed")
-            if size:
-                image.draft(None, (2 * size, 2 * size))  # a JPEG can be decoded at 1/2, 1/4 or 1/8, much quicker
-            image.load()
-            made = to_plain(image, channels)
-            pixels = np.asarray(ImageOps.fit(made, (size, size), _FILTER) if size else made)
-    except FileNotFoundError:
-        raise MissingFile(f"{one_line(path)}: no such file; put it there, or name another") from None
-    except Exception as error:  # a damaged file can fail in any way at all
-        if isinstance(error, OSError) and error.errno:  # of the system; pillow's own have none
-            how = "check that it is a file you may read"
-            raise BadData(f"{one_line(path)}: cannot be read ({error.strerror}); {how}") from None
-        raise BadData(f"{one_line(path)}: {_why(error)}; remove it or put a good one there") from None
+    with reading(path):
+        try:
+            with path.open("rb") as file, Image.open(file, formats=_FORMATS) as image:
+                width, height = image.size
+                most = Image.MAX_IMAGE_PIXELS
+                if most and width * height > most:  # of which pillow only warns
+                    raise _Refused(f"of {width}×{height} pixels, more than the {most:,} that are allowed")
+                if size:
+                    image.draft(None, (2 * size, 2 * size))  # a JPEG can be decoded at 1/2, 1/4 or 1/8, much quicker
+                image.load()
+                made = to_plain(image, channels)
+                pixels = np.asarray(ImageOps.fit(made, (size, size), _FILTER) if size else made)
+        except Exception as error:  # a damaged file can fail in any way at all
+            if isinstance(error, OSError) and error.errno:  # of the system; pillow's own have none
+                raise
+            raise BadData(f"{one_line(path)}: {_why(error)}; remove it or put a good one there") from None
     return np.ascontiguousarray(pixels[None] if channels == 1 else pixels.transpose(2, 0, 1))
 
 

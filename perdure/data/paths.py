@@ -1,11 +1,14 @@
-"""Where files are looked for, where copies of them are kept, and how names are shown."""
+"""Where files are looked for, where copies of them are kept, and how they are named in messages."""
 
 import os
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from platformdirs import user_cache_path
+
+from perdure.errors import BadData, MissingFile
 
 
 def data_root(root: Path | None = None) -> Path:
@@ -21,6 +24,19 @@ def cache_root() -> Path:
 def _folder(variable: str) -> Path:
     named = os.environ.get(variable)
     return Path(named).expanduser() if named else user_cache_path("perdure")
+
+
+@contextmanager
+def reading(path: Path, kind: str = "file") -> Iterator[None]:
+    """Turns an error of the file system into one line about `path`."""
+    try:
+        yield
+    except FileNotFoundError:
+        how = "put it there, or point PERDURE_DATA at its folder"
+        raise MissingFile(f"{one_line(path)}: no such {kind}; {how}") from None
+    except OSError as error:
+        how = f"check that it is a {kind} you may read"
+        raise BadData(f"{one_line(path)}: cannot be read ({error.strerror}); {how}") from None
 
 
 def first_few(names: Sequence[object], most: int = 5) -> str:

@@ -3,7 +3,7 @@
 import os
 import stat
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,8 +13,8 @@ import torch
 
 from perdure.data.arrays import task_from, too_few
 from perdure.data.cache import Decoded, cached, fingerprint
-from perdure.data.images import SUFFIXES, list_images, natural_key, read_images
-from perdure.data.paths import first_few, one_line
+from perdure.data.images import SUFFIXES, list_folder, list_folders, list_images, read_images
+from perdure.data.paths import first_few, one_line, reading
 from perdure.data.tasks import check_shares, task_count
 from perdure.errors import BadData, MissingFile
 from perdure.schema import Count, Share
@@ -163,21 +163,20 @@ def _task_folders(path: Path) -> list[Path]:
     """The folders of the tasks, if that is what `path` holds."""
     shown = _text(path)
     try:
-        is_folder = stat.S_ISDIR(path.stat().st_mode)
-    except (FileNotFoundError, ValueError):  # ValueError: no name that a file could have
+        with reading(path, "folder"):
+            is_folder = stat.S_ISDIR(path.stat().st_mode)
+    except (MissingFile, ValueError):  # ValueError: no name that a file could have
         raise MissingFile(f"{shown}: no such folder; {FORM}") from None
-    except OSError as error:
-        raise BadData(f"{shown}: cannot be read ({error.strerror}); check that it is a folder you may read") from None
     if not is_folder:
         raise BadData(f"{shown}: a file, not a folder; {FORM}")
-    folders = _folders(path)
+    folders = list_folders(path)
     if not folders:
         raise BadData(f"{shown}: holds {'images' if list_images(path) else 'nothing'} instead of folders; {FORM}")
     parts = [folder.name for folder in folders if folder.name.casefold() in ("train", "test")]
     if parts:
         how = f"put them into a folder per task ({LAYOUT})"
         raise BadData(f"{shown}: holds {' and '.join(parts)}, as a task does; {how}")
-    if all(list_images(folder) and not _folders(folder) for folder in folders):
+    if all(list_images(folder) and not list_folders(folder) for folder in folders):
         names = first_few([folder.name for folder in folders])
         how = f"put your class folders into a folder per task ({LAYOUT})"
         raise BadData(f"{shown}: its folders ({names}) hold images; {how}")
@@ -195,11 +194,11 @@ class _Scan:
         self.tasks = [self._task(folder) for folder in folders]
 
     def _task(self, folder: Path) -> TaskFolder:
-        inner = _folders(folder)
+        inner = list_folders(folder)
         self._outside_of_classes(folder)
         test = next((place for place in inner if place.name.casefold() == "test"), None)
         # A folder `train` of images is a class, such as of toys; one of folders is the part to train on.
-        train = next((place for place in inner if place.name.casefold() == "train" and _folders(place)), None)
+        train = next((place for place in inner if place.name.casefold() == "train" and list_folders(place)), None)
         others = [place for place in inner if place not in (test, train)]
         if train is None:
             groups = self._classes(folder, others)
@@ -207,13 +206,13 @@ class _Scan:
             self._outside_of_classes(train)
             for place in others:
                 self._mistake("folders beside train and test:", place)
-            groups = self._classes(train, _folders(train))
+            groups = self._classes(train, list_folders(train))
         if len(groups) == 1:
             self._mistake("only one class in", train or folder)
         held = None
         if test is not None:
             self._outside_of_classes(test)
-            tests = self._classes(test, _folders(test))
+            tests = self._classes(test, list_folders(test))
             for name in tests:
                 if name not in groups:
                     self._mistake("test classes without training images:", test / name)
@@ -227,12 +226,14 @@ class _Scan:
         found = {}
         for folder in folders:
             images = list_images(folder)
-            if _folders(folder):
+            if list_folders(folder):
                 self._mistake("folders inside class folders:", folder)
             elif not images:
                 self._mistake("no images in", folder)
             known = set(images)
-            self.ignored += [_below(file, self.path) for file in _files(folder) if file not in known]
+            self.ignored += [
+                _below(file, self.path) for file in list_folder(folder, os.DirEntry.is_file) if file not in known
+            ]
             if (name := _text(folder.name)) in found:
                 self._mistake("names that differ only in how accents are stored:", folder)
             found[name] = tuple(images)
@@ -265,25 +266,6 @@ def _split_note(tasks: Sequence[TaskFolder], valid_share: float, test_share: flo
     given = "folder test" if own else ""
     both = f" ({own} of {len(tasks)} tasks), else " if own and drawn else ""
     return f"test: {given}{both}{drawn}; validation: {valid_share:g} of every class's other images; drawn by the seed"
-
-
-def _folders(place: Path) -> list[Path]:
-    return _children(place, os.DirEntry.is_dir)
-
-
-def _files(place: Path) -> list[Path]:
-    return _children(place, os.DirEntry.is_file)
-
-
-def _children(place: Path, wanted: Callable[[os.DirEntry[str]], bool]) -> list[Path]:
-    """What a folder holds, in natural order; hidden names are left out."""
-    try:
-        with os.scandir(place) as entries:
-            names = [entry.name for entry in entries if not entry.name.startswith(".") and wanted(entry)]
-    except OSError as error:
-        how = "check that it is a folder you may read"
-        raise BadData(f"{_text(place)}: cannot be read ({error.strerror}); {how}") from None
-    return [place / name for name in sorted(names, key=natural_key)]
 
 
 def _below(place: Path, top: Path) -> str:

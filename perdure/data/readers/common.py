@@ -3,7 +3,6 @@
 What is missing, damaged or of another set raises BadData (MissingFile): one line that says what to do.
 """
 
-import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from perdure.data.images import Images, list_images, read_images, unreadable_error
-from perdure.errors import BadData, MissingFile
+from perdure.data.paths import reading
+from perdure.errors import BadData
 
 Labels = npt.NDArray[np.int64]
 LabeledImages = tuple[Images, Labels]
@@ -56,7 +56,7 @@ def image_arrays(
 @contextmanager
 def open_file(path: Path) -> Iterator[IO[bytes]]:
     """A regular file of bounded size, open for reading."""
-    try:
+    with reading(path):
         found = path.stat()
         # Opening a pipe would wait for ever, and a device may have no end.
         if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
@@ -65,10 +65,6 @@ def open_file(path: Path) -> Iterator[IO[bytes]]:
             raise BadData(f"{path}: has {found.st_size:,} bytes, far more than any image file; {UNPACK_AGAIN}")
         with path.open("rb") as file:
             yield file
-    except FileNotFoundError:
-        raise MissingFile(f"{path}: no such file; put it there, or point PERDURE_DATA at its folder") from None
-    except OSError as error:
-        raise BadData(f"{path}: cannot be read ({error.strerror}); check that it is a file you may read") from None
 
 
 def read_bytes(path: Path) -> bytes:
@@ -86,16 +82,6 @@ def check_labels(path: Path, labels: npt.NDArray[Any], classes: int) -> Labels:
 
 
 # --- one folder of images per class ---
-
-
-def list_folders(folder: Path) -> list[str]:
-    try:
-        with os.scandir(folder) as entries:
-            return [entry.name for entry in entries if entry.is_dir()]
-    except FileNotFoundError:
-        raise MissingFile(f"{folder}: no such folder; put it there, or point PERDURE_DATA at the one above") from None
-    except OSError as error:
-        raise BadData(f"{folder}: cannot be read ({error.strerror}); check that it is a folder you may read") from None
 
 
 def list_class(folder: Path) -> list[Path]:

@@ -8,14 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from perdure.data.images import list_images, natural_key, scale_images
+from perdure.data.images import list_folders, list_images, natural_key, scale_images
 from perdure.data.readers.common import (
     UNPACK_AGAIN,
     ImageArrays,
     LabeledImages,
     image_arrays,
     list_class,
-    list_folders,
     read_bytes,
     read_classes,
 )
@@ -97,7 +96,7 @@ def _read_pickle(path: Path) -> LabeledImages:
 
 def _class_folders(folder: Path) -> dict[str, Path]:
     """Folders named like n01532829, sorted; others may lie beside them."""
-    return {name: folder / name for name in sorted(list_folders(folder)) if re.fullmatch(_WNID, name)}
+    return {place.name: place for place in sorted(list_folders(folder)) if re.fullmatch(_WNID, place.name)}
 
 
 def _check_count(where: Path, count: int, expected: str) -> None:

@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from perdure.data.images import Images, scale_images
+from perdure.data.images import Images, list_folders, scale_images
 from perdure.data.readers.common import (
     UNPACK_AGAIN,
     ImageArrays,
     LabeledImages,
     image_arrays,
     list_class,
-    list_folders,
     read_classes,
 )
 from perdure.data.readers.idx import read_idx_pair
@@ -106,7 +105,7 @@ def _letters(folder: Path) -> list[list[Path]]:
 
 def _subfolder(folder: Path, name: str) -> Path:
     """The folder of that name, or of the name in lower case."""
-    there = list_folders(folder)
+    there = [place.name for place in list_folders(folder)]
     for spelled in (name, name.lower()):
         if spelled in there:
             return folder / spelled
