@@ -17,10 +17,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path, PurePosixPath
-from typing import cast
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
-from urllib.request import Request, urlopen
+from urllib.request import Request, build_opener
 
 from filelock import FileLock, Timeout
 
@@ -139,8 +138,7 @@ def _from_mirror(url: str, download: Download, part: Path, report: Callable[[int
         try:
             _receive(url, download, part, report)
         except HTTPError as error:
-            if error.code != 416 or not before:
-                raise _MirrorFailed(f"answers {error.code}") from None
+            raise _MirrorFailed(f"answers {error.code}") from None
         except (OSError, EOFError, HTTPException, ValueError) as error:
             if attempt == TRIES - 1 or _size(part) <= before:
                 raise _MirrorFailed(_reason(error)) from None
@@ -157,14 +155,11 @@ def _from_mirror(url: str, download: Download, part: Path, report: Callable[[int
 
 def _receive(url: str, download: Download, part: Path, report: Callable[[int], None]) -> None:
     """Add to the part what one connection brings, and a byte too many at most."""
-    done = _size(part)
-    headers = {"User-Agent": "perdure", "Accept-Encoding": "identity"} | ({"Range": f"bytes={done}-"} if done else {})
-    with cast(HTTPResponse, urlopen(Request(url, headers=headers), timeout=STALL)) as response:
-        if response.status != 206 or not response.headers.get("Content-Range", "").startswith(f"bytes {done}-"):
-            done = 0
+    response, done = _connect(url, _size(part))
+    with response:
         offered, missing = response.headers.get("Content-Length"), download.size - done
         if offered is not None and offered != str(missing):
-            raise _MirrorFailed(f"offers {ascii(offered)[1:21]} bytes instead of {missing}")
+            raise _MirrorFailed(f"offers {ascii(offered)[1:-1][:20]} bytes instead of {missing}")
         with _writing(part):
             file = part.open("ab" if done else "wb")
         try:
@@ -179,6 +174,23 @@ def _receive(url: str, download: Download, part: Path, report: Callable[[int], N
                 file.close()
     if done < download.size:
         raise EOFError(f"broke off after {done} of {download.size} bytes")
+
+
+def _connect(url: str, start: int) -> tuple[HTTPResponse, int]:
+    """Ask for the bytes from `start` on, or for all if those are not to be had; returns the offset of the first."""
+    headers = {"User-Agent": "perdure", "Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
+    try:
+        response: HTTPResponse = build_opener().open(Request(url, headers=headers), timeout=STALL)
+    except HTTPError as error:
+        if start and error.code == 416:
+            return _connect(url, 0)
+        raise
+    if start and response.status == 206:
+        if not response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
+            response.close()
+            return _connect(url, 0)
+        return response, start
+    return response, 0
 
 
 def _reason(error: Exception) -> str:

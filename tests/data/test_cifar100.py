@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from perdure.data.stream import split_rows
 
 from perdure.data.benchmarks.cifar100 import cifar100
 from perdure.data.catalog import CIFAR100
+from perdure.data.tasks import split_rows
 from perdure.errors import BadData, MissingFile, WrongValue
 
 NAMES = [f"thing_{number}" for number in range(100)]

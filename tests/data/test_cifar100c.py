@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from perdure.data.benchmarks.cifar100 import cifar100
-from perdure.data.benchmarks.cifar100c import Twins, corrupted_tests, corruptions
+from perdure.data.benchmarks.cifar100c import CorruptedTests, corrupted_tests, corruptions
 from perdure.data.benchmarks.synthetic import synthetic
 from perdure.errors import BadData, MissingFile, UnknownName, WrongValue
 
@@ -66,7 +66,7 @@ def test_twins_are_those_of_the_same_images(clean, folder):
 def test_other_corruption_and_fewer_tasks(clean, folder):
     whole, *_ = clean
     few = type(whole)(whole.name, whole.tasks[:2])
-    twins = Twins(folder, few)
+    twins = CorruptedTests(folder, few)
     assert twins.kinds == corruptions(folder) == ("fog", "jpeg_compression")
     found = twins("jpeg_compression", 2)
     assert len(found) == 2
@@ -75,7 +75,7 @@ def test_other_corruption_and_fewer_tasks(clean, folder):
 
 def test_nothing_there(tmp_path, clean):
     with pytest.raises(MissingFile, match=f"no CIFAR-100-C in {tmp_path}: unpack"):
-        Twins(tmp_path, clean[0])
+        CorruptedTests(tmp_path, clean[0])
     with pytest.raises(MissingFile, match="no CIFAR-100-C in"):
         corrupted_tests(tmp_path / "nowhere", clean[0], "fog", 1)
 

@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from perdure.data import folder as module
-from perdure.data.arrays import measure
-from perdure.data.benchmarks.folder import folder, make_tasks, read_folder, survey
+from perdure.data.arrays import mean_and_std
+from perdure.data.benchmarks import folder as module
+from perdure.data.benchmarks.folder import folder, make_tasks, read_folder, scan_folder
 from perdure.data.cache import Decoded
 from perdure.errors import BadData, MissingFile, WrongValue
 from perdure.schema import checked, values_of
@@ -63,7 +63,7 @@ def test_a_stream(made):
         assert [len(part) for part in (task.train, task.valid, task.test)] == [14, 2, 4]
         seen = [x.unique().tolist() for part in (task.train, task.valid, task.test) for x in part.x]
         assert sorted(seen) == sorted([[10 * number] for number in range(10)] * 2)
-        assert (task.train.mean, task.train.std) == measure(task.train.x)
+        assert (task.train.mean, task.train.std) == mean_and_std(task.train.x)
     assert stream.name == "folder"
     assert stream.notes == {
         "source": "folder",
@@ -239,15 +239,15 @@ def test_shares_of_nothing_and_of_all(made, values):
 
 def test_survey_is_in_reading_order_and_opens_nothing(made, monkeypatch):
     path = made("t10/b:2", "t10/a:1", "t2/x:1", "t2/y:1", "t2/test/x:1")
-    monkeypatch.setattr(module, "read_pictures", None)
+    monkeypatch.setattr(module, "read_images", None)
     monkeypatch.setattr(Image, "open", None)
-    names = [str(file.relative_to(path)) for file in survey(path).files()]
+    names = [str(file.relative_to(path)) for file in scan_folder(path).files()]
     assert names == ["t2/x/0.png", "t2/y/0.png", "t2/test/x/0.png", "t10/a/0.png", "t10/b/0.png", "t10/b/1.png"]
 
 
 def test_decoded_is_flat_and_survives_json(made):
     path = made(*GOOD, "t1/test/dog:2", images=5)
-    decoded = read_folder(survey(path), 4)
+    decoded = read_folder(scan_folder(path), 4)
     assert decoded.tensors["x"].shape == (22, 3, 4, 4)
     assert decoded.tensors["x"].dtype == torch.uint8
     assert decoded.tensors["y"].tolist() == [0] * 5 + [1] * 5 + [1] * 2 + [0] * 5 + [1] * 5
@@ -270,7 +270,7 @@ def test_decoded_is_flat_and_survives_json(made):
 def test_fingerprint_changes_with_what_changes_numbers(tmp_path):
     def of(name: str, *places: str, level: int = 9, **values) -> str:
         path = build(tmp_path / name, *places)
-        for file in survey(path).files():
+        for file in scan_folder(path).files():
             draw(file, level)  # all alike, so that only their places differ
         return folder(path=path, seed=1, **({"size": 4} | values)).fingerprint
 
@@ -330,14 +330,14 @@ def test_a_class_that_is_left_with_too_few(made):
 
 
 def test_too_few_though_all_could_be_read(made):
-    decoded = read_folder(survey(made(*GOOD)), 4)
+    decoded = read_folder(scan_folder(made(*GOOD)), 4)
     with pytest.raises(BadData, match=r"'t1', train: too few images of cat \(4\), dog \(4\); .* or leave it out$"):
         make_tasks(decoded, seed=1, valid_share=0.9, test_share=0.9)
 
 
 def test_all_images_unreadable(made):
     path = made(*GOOD)
-    spoil(path, *(str(file.relative_to(path)) for file in survey(path).files()))
+    spoil(path, *(str(file.relative_to(path)) for file in scan_folder(path).files()))
     with pytest.raises(BadData, match="'t1', train: no images"):
         folder(path=path, seed=1, size=4, skip_unreadable=True)
 
@@ -389,7 +389,7 @@ BAD = {
 def test_bad_folder(made, monkeypatch, case):
     places, says = BAD[case]
     path = made(*places)
-    monkeypatch.setattr(module, "read_pictures", None)  # the form is checked before anything is decoded
+    monkeypatch.setattr(module, "read_images", None)  # the form is checked before anything is decoded
     with pytest.raises(BadData, match=says) as caught:
         folder(path=path, seed=1)
     one_line(caught.value, path)
@@ -465,14 +465,14 @@ def test_any_folder_is_a_stream_or_one_line(tmp_path_factory, tree):
         one_line(error, path)
         return
     images = sum(len(part) for task in stream for part in (task.train, task.valid, task.test))
-    assert images == len(survey(path).files())
+    assert images == len(scan_folder(path).files())
 
 
 def test_what_is_read_is_what_pillow_reads(made):
     path = made(*GOOD, images=3)
     pixels = np.random.RandomState(0).randint(0, 256, (6, 6, 3)).astype(np.uint8)
     Image.fromarray(pixels).save(path / "t1" / "cat" / "9.png")
-    x = read_folder(survey(path), 6).tensors["x"]
+    x = read_folder(scan_folder(path), 6).tensors["x"]
     assert x[3].equal(torch.tensor(pixels.transpose(2, 0, 1).copy()))
 
 

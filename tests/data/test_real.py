@@ -7,14 +7,14 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from perdure.data.check import examine
-from perdure.data.imageset import load
 
 from perdure.data.benchmarks.cifar100 import MEAN, STD, cifar100
 from perdure.data.benchmarks.five import PARTS, five
 from perdure.data.benchmarks.miniimagenet import class_order, miniimagenet
 from perdure.data.benchmarks.pmnist import pmnist
 from perdure.data.catalog import CIFAR10, CIFAR100, FASHION, MINIIMAGENET, MNIST, NOTMNIST, SVHN
+from perdure.data.load import load
+from perdure.data.validate import check_set
 
 pytestmark = pytest.mark.real
 
@@ -103,7 +103,7 @@ def test_cifar100_binary_and_python_are_the_same_images(whole, real_files, tmp_p
 
 
 def test_cifar100_checkup(real_files):
-    found = examine(CIFAR100, real_files)
+    found = check_set(CIFAR100, real_files)
     assert found.completeness == "complete"
     assert found.verdict.startswith("complete: figures may be compared with published ones")
     texts = [finding.text for finding in found.findings]
@@ -217,7 +217,7 @@ def test_miniimagenet_layouts_are_the_same_images(mini, real_files, tmp_path):
 
 
 def test_miniimagenet_checkup(real_files):
-    found = examine(MINIIMAGENET, real_files)
+    found = check_set(MINIIMAGENET, real_files)
     assert found.completeness == "subset"
     assert found.verdict.startswith("subset: compare methods with each other")
 

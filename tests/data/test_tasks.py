@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from perdure.data.stream import make_task, split_rows, split_rows_by_class, task_count
 
 from perdure.data.paths import data_root
+from perdure.data.tasks import make_task, split_rows, split_rows_by_class, task_count
 from perdure.errors import BadData, WrongValue
 
 SCALE = {"mean": (0.5,) * 3, "std": (0.25,) * 3}

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from perdure.data.arrays import LEAST_STD, few, measure, square, stream_from, task_from, too_few
-from perdure.data.benchmarks.folder import read_folder, survey
+from perdure.data.arrays import LEAST_STD, mean_and_std, scale_floats, stream_from, task_from, too_few
+from perdure.data.benchmarks.folder import read_folder, scan_folder
+from perdure.data.paths import first_few
 from perdure.errors import BadData, PerdureError, WrongValue
 
 ROOT = Path(__file__).parent.parent.parent
@@ -258,7 +259,7 @@ def test_photos_become_what_they_become_in_a_folder(tmp_path, mode):
     for name in ("cat", "dog"):
         (tmp_path / "pets" / name).mkdir(parents=True)
         photo.save(tmp_path / "pets" / name / "a.jpg", exif=turned)
-    by_folder = read_folder(survey(tmp_path), 20).tensors["x"][0]
+    by_folder = read_folder(scan_folder(tmp_path), 20).tensors["x"][0]
     with Image.open(tmp_path / "pets/cat/a.jpg") as image:
         given = task_from("t", Listed(pairs([image] * 8, [0, 1] * 4)), size=20).train.x[0]
         whole = task_from("t", Listed(pairs([image] * 8, [0, 1] * 4))).train.x[0]
@@ -279,17 +280,17 @@ def test_size_makes_one_of_many():
 def test_square_gives_its_size_and_stays_in_range(height, width, size):
     chance = torch.Generator().manual_seed(height * width)
     x = torch.rand(2, 1, height, width, generator=chance)
-    made = square(x, size)
+    made = scale_floats(x, size)
     assert made.shape == (2, 1, size, size)
     assert made.dtype == x.dtype
     assert x.min() <= made.min() + 1e-6
     assert made.max() <= x.max() + 1e-6
-    assert square(made, size) is made
+    assert scale_floats(made, size) is made
 
 
 def test_square_of_more_images_than_are_worked_on_at_a_time():
     x = (torch.arange(200) / 256).view(-1, 1, 1, 1).expand(-1, 2, 4, 4)
-    assert (square(x, 2)[:, 0, 0, 0] * 256).round().tolist() == list(range(200))
+    assert (scale_floats(x, 2)[:, 0, 0, 0] * 256).round().tolist() == list(range(200))
 
 
 # --- mean and std ---
@@ -300,24 +301,24 @@ def test_square_of_more_images_than_are_worked_on_at_a_time():
 def test_measure_is_numpys(n, channels, seed):
     x = np.random.RandomState(seed).randint(0, 256, (n, channels, 3, 2)).astype(np.uint8)
     for images in (torch.tensor(x), torch.tensor(x) / 255):
-        mean, std = measure(images)
+        mean, std = mean_and_std(images)
         assert mean == pytest.approx((x / 255).mean((0, 2, 3)).tolist(), abs=1e-6)
         assert std == pytest.approx((x / 255).std((0, 2, 3)).clip(LEAST_STD).tolist(), abs=1e-6)
 
 
 def test_constants_are_measured_on_training_rows_alone():
     task = task_from("t", (PIXELS, LABELS), seed=3)
-    assert (task.train.mean, task.train.std) == measure(task.train.x)
+    assert (task.train.mean, task.train.std) == mean_and_std(task.train.x)
     assert task.test.mean == task.valid.mean == task.train.mean
-    assert task.train.mean != measure(torch.tensor(PIXELS))[0]
+    assert task.train.mean != mean_and_std(torch.tensor(PIXELS))[0]
     bright = task_from("t", (PIXELS, LABELS), (np.full_like(PIXELS, 255), LABELS), seed=3)
-    assert bright.train.mean == measure(bright.train.x)[0]
+    assert bright.train.mean == mean_and_std(bright.train.x)[0]
 
 
 def test_constants_that_are_given():
     task = task_from("t", (PIXELS, LABELS), mean=(0.1, 0.2, 0.3))
     assert task.test.mean == (0.1, 0.2, 0.3)
-    assert task.test.std == measure(task.train.x)[1]
+    assert task.test.std == mean_and_std(task.train.x)[1]
     task = task_from("t", (PIXELS, LABELS), mean=[0.1], std=[2])
     assert (task.test.mean, task.test.std) == ((0.1,), (2.0,))
 
@@ -556,8 +557,8 @@ def test_stream_that_cannot_be():
 
 
 def test_few_are_on_one_line():
-    assert few(["a\nb", 3]) == "a\\nb, 3"
-    assert few(list(range(6))) == "0, 1, 2, 3, 4 and 1 more"
+    assert first_few(["a\nb", 3]) == "a\\nb, 3"
+    assert first_few(list(range(6))) == "0, 1, 2, 3, 4 and 1 more"
 
 
 # --- what the page and the example show ---
