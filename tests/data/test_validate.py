@@ -2,24 +2,22 @@
 
 import gzip
 import hashlib
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from image_files import idx, picture
 
+from perdure.data import check
 from perdure.data.benchmarks.five import five
 from perdure.data.catalog import FASHION, MINIIMAGENET, MNIST, SETS, USES, sets_of
 from perdure.data.load import load
 from perdure.data.locate import content_md5, fetch_missing, locate
 from perdure.data.validate import check_set
-from perdure.errors import BadData, DownloadError, MissingFile, UnknownName
-
-CHANCE = np.random.RandomState(0)
-
-
-def idx(array):
-    return bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">i4").tobytes() + array.astype(np.uint8).tobytes()
+from perdure.errors import BadData, DownloadError, MissingFile, UnknownName, WrongValue
 
 
 def digits(per_class, seed=0):
@@ -156,6 +154,39 @@ def test_wrong_shape_is_one_line(tmp_path):
     put(tmp_path, digits(3, 1), digits(2, 2))
     with pytest.raises(BadData, match="1, 28, 28"):
         load(small(shape=(1, 32, 32)), tmp_path)
+
+
+# --- all sets of a benchmark ---
+
+
+def test_check_reports_what_is_there_and_what_is_not(tmp_path, monkeypatch):
+    put(tmp_path, digits(3, 1), digits(2, 2))
+    reports = {report.name: report for report in check("five", tmp_path)}
+    assert list(reports) == ["cifar10", "mnist", "svhn", "fashion-mnist", "notmnist"]
+    assert reports.pop("mnist") == check("mnist", tmp_path)[0] == check_set(MNIST, tmp_path)
+    for report in reports.values():
+        assert (report.completeness, report.findings) == ("unreadable", ())
+        assert report.verdict.startswith(f"no {SETS[report.name].title} in {tmp_path}: ")
+    monkeypatch.setenv("PERDURE_DATA", str(tmp_path))
+    assert check("pmnist")[0].completeness == "subset"
+    with pytest.raises(UnknownName, match="did you mean mnist"):
+        check("mnst")
+    with pytest.raises(WrongValue, match="say which folder, as folder:PATH"):
+        check("folder:")
+
+
+def test_check_of_a_folder(tmp_path):
+    for name in ("pets/cat", "pets/dog"):
+        for number in range(4):
+            picture(tmp_path / name / f"{number}.png", 9 * number + len(name))
+    (report,) = check(f"folder:{tmp_path}")
+    assert (report.completeness, report.folder) == ("own data", str(tmp_path))
+    assert report.verdict.startswith("own data: 8 images in 1 tasks")
+
+
+def test_finding_files_does_not_import_torch():
+    code = "import sys, perdure.data, perdure.data.locate; print('torch' in sys.modules, len(perdure.data.__all__))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False 3\n"
 
 
 # --- where sets are looked for ---
