@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from image_files import one_line
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
@@ -446,7 +447,7 @@ def test_bad_data_to_train_on(case):
     source, says = BAD[case]
     with pytest.raises(BadData, match=says) as caught:
         task_from("mine", source)
-    one_line(caught.value, "task 'mine', train")
+    one_line(caught.value, "task 'mine', train", 300, ())
 
 
 @pytest.mark.parametrize("case", [case for case in BAD if "class" not in case])
@@ -454,7 +455,7 @@ def test_bad_data_to_test(case):
     source, says = BAD[case]
     with pytest.raises(BadData, match=says) as caught:
         task_from("mine", (PIXELS, LABELS), source)
-    one_line(caught.value, "task 'mine', test")
+    one_line(caught.value, "task 'mine', test", 300, ())
 
 
 @pytest.mark.parametrize(
@@ -468,7 +469,7 @@ def test_bad_data_to_test(case):
 def test_test_that_does_not_fit_train(test, says):
     with pytest.raises(BadData, match=says) as caught:
         task_from("mine", (PIXELS, LABELS), test)
-    one_line(caught.value, "task 'mine'")
+    one_line(caught.value, "task 'mine'", 300, ())
 
 
 def test_with_a_test_two_images_of_a_class_are_enough():
@@ -517,7 +518,7 @@ def test_any_counts_are_split_or_refused(counts, valid_share, test_share, with_t
     try:
         task = task_from("t", (images, labels), (images, labels) if with_test else None, **shares)
     except BadData as error:
-        one_line(error, "task 't', train")
+        one_line(error, "task 't', train", 300, ())
         return
     present = {f"{count}" for count in counts if count}
     assert not too_few({c: int(c) for c in present}, valid_share, None if with_test else test_share)
@@ -551,7 +552,7 @@ def test_stream_that_cannot_be():
     other = task_from("b", (PIXELS, LABELS), size=4)
     with pytest.raises(BadData, match=r"a \(3, 6, 5\), b \(3, 4, 4\); make all with one size") as caught:
         stream_from("mine", [task, other])
-    one_line(caught.value, "stream 'mine'")
+    one_line(caught.value, "stream 'mine'", 300, ())
     with pytest.raises(BadData, match="no tasks"):
         stream_from("mine", [])
 
@@ -577,11 +578,3 @@ def test_python_of_the_page_runs(capsys):
     for block in blocks:
         exec(compile(block, "own-data.md", "exec"), names)
     assert "[[" in capsys.readouterr().out
-
-
-def one_line(error: BadData, where: str) -> None:
-    """The message is one line that begins with the task."""
-    text = str(error)
-    assert text.startswith(where)
-    assert "\n" not in text
-    assert len(text) < 300

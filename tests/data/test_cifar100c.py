@@ -80,23 +80,17 @@ def test_nothing_there(tmp_path, clean):
         corrupted_tests(tmp_path / "nowhere", clean[0], "fog", 1)
 
 
-def test_no_labels(clean, folder):
-    (folder / "labels.npy").unlink()
-    with pytest.raises(MissingFile, match=f"{folder / 'labels.npy'}: not there"):
-        corrupted_tests(folder, clean[0], "fog", 1)
-
-
-def test_wrong_names_and_severities(clean, folder):
+def test_wrong_requests(clean, folder):
     with pytest.raises(UnknownName, match=r"no corruption 'frog'; did you mean fog\? \(all: fog, jpeg_compression\)"):
         corrupted_tests(folder, clean[0], "frog", 1)
     for severity in (0, 6):
         with pytest.raises(WrongValue, match=f"severity={severity} is not allowed"):
             corrupted_tests(folder, clean[0], "fog", severity)
-
-
-def test_other_stream(folder):
     with pytest.raises(WrongValue, match="has the images of cifar100, not of synthetic"):
         corrupted_tests(folder, synthetic(seed=1), "fog", 1)
+    (folder / "labels.npy").unlink()
+    with pytest.raises(MissingFile, match=f"{folder / 'labels.npy'}: not there"):
+        corrupted_tests(folder, clean[0], "fog", 1)
 
 
 @pytest.mark.parametrize(
