@@ -51,7 +51,7 @@ def _load(path: Path) -> dict[str, npt.NDArray[Any]]:
         raise PerdureError("SVHN's .mat files need scipy: pip install 'perdure[svhn]'")
     with open_file(path) as file:
         file.read(1)
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", _LOAD, path.absolute()], capture_output=True)
+    done = subprocess.run([sys.executable, "-P", "-W", "ignore", "-c", _LOAD, path.absolute()], capture_output=True)
     try:
         if done.returncode == 0:
             with np.load(BytesIO(done.stdout), allow_pickle=False) as arrays:
