@@ -15,9 +15,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from perdure.data.images import scale_images, to_plain
 from perdure.data.paths import first_few
-from perdure.data.tasks import check_shares, split_rows_by_class
+from perdure.data.tasks import check_shares, split_rows_by_class, task_of_rows
 from perdure.errors import BadData, WrongValue
-from perdure.types import Split, Stream, Task
+from perdure.types import Stream, Task
 
 Source = tuple[Any, Any] | Dataset[Any]
 """Images and labels, or a Dataset of (image, label)."""
@@ -83,19 +83,12 @@ def task_from(
         x, test_x = _same_shape(f"task {name!r}", x, held[0].clone())
         rows, test_y = torch.arange(len(y)), torch.tensor([number_of[label] for label in held[1]])
     train_rows, valid_rows = (rows[part] for part in split_rows_by_class(y[rows], valid_share, seed, least=1))
-    train_x = x[train_rows]
-    measured = mean_and_std(train_x) if mean is None or std is None else ((), ())
+    measured = mean_and_std(x[train_rows]) if mean is None or std is None else ((), ())
     means = measured[0] if mean is None else tuple(map(float, mean))
     stds = measured[1] if std is None else tuple(map(float, std))
     if not all(map(math.isfinite, means + stds)):
         raise WrongValue(f"task {name!r}: mean={mean}, std={std} are not all finite numbers; leave them out to measure")
-    return Task(
-        name=name,
-        classes=names,
-        train=Split(train_x, y[train_rows], means, stds),
-        valid=Split(x[valid_rows], y[valid_rows], means, stds),
-        test=Split(test_x, test_y, means, stds),
-    )
+    return task_of_rows(name, names, x, y, (train_rows, valid_rows), (test_x, test_y), means, stds)
 
 
 def stream_from(name: str, tasks: Sequence[Task]) -> Stream:

@@ -30,7 +30,6 @@ from perdure.errors import BadData, DownloadError, PerdureError
 STALL = 30.0  # seconds without a byte, after which a connection counts as dropped
 PAUSE = 1.0  # seconds between a dropped connection and the next
 TRIES = 5  # connections to one mirror, as long as each brings the file further
-TICK = 0.1  # seconds between two reports of progress
 SLACK = 16_000_000  # bytes that are to stay free on the disk
 CHUNK = 1 << 18  # bytes moved at once
 ANOTHER_ROOT = "choose another folder with --root or PERDURE_DATA"
@@ -39,7 +38,7 @@ Progress = Callable[[str, int, int], None]
 """Gets the name of a file, the bytes that are here, and the bytes in all; starting over goes back to 0."""
 
 
-def no_progress(_name: str, _done: int, _total: int) -> None:
+def no_progress(*_: object) -> None:
     pass
 
 
@@ -91,7 +90,8 @@ def _unpack(archive: Path, download: Download, root: Path) -> None:
             tar.extractall(fresh, wanted, filter="data")
         names = sorted(path.relative_to(fresh) for path in fresh.rglob("*") if path.is_file())
         for name in names:
-            if os.path.lexists(base / name) and not _same(fresh / name, base / name):
+            there = base / name
+            if os.path.lexists(there) and not (there.is_file() and filecmp.cmp(fresh / name, there, shallow=False)):
                 raise BadData(f"{base / name}: not the same as in the official archive; move it away and run again")
         for name in names:
             with _writing(base / name):
@@ -121,22 +121,21 @@ def _complete(part: Path, download: Download, root: Path, progress: Progress) ->
     failures = []
     for url in download.urls:
         try:
-            _from_mirror(url, download, part, _throttled(progress, download))
+            _from_mirror(url, download, part, progress)
         except _MirrorFailed as failure:
             failures.append(f"{urlsplit(url).hostname} {failure}")
         else:
-            progress(download.name, download.size, download.size)
             return url
     by_hand = f"get {download.name} (md5 {download.md5}) elsewhere, put it into {download.path(root).parent}"
     raise DownloadError(f"{download.name}: {', '.join(failures)}; {by_hand} and run `perdure data fetch` again")
 
 
-def _from_mirror(url: str, download: Download, part: Path, report: Callable[[int], None]) -> None:
+def _from_mirror(url: str, download: Download, part: Path, progress: Progress) -> None:
     """Complete the part from one mirror, over several connections if need be."""
     for attempt in range(TRIES):
         before = _size(part)
         try:
-            _receive(url, download, part, report)
+            _receive(url, download, part, progress)
         except HTTPError as error:
             raise _MirrorFailed(f"answers {error.code}") from None
         except (OSError, EOFError, HTTPException, ValueError) as error:
@@ -153,7 +152,7 @@ def _from_mirror(url: str, download: Download, part: Path, report: Callable[[int
     raise _MirrorFailed("sent a wrong file again and again")
 
 
-def _receive(url: str, download: Download, part: Path, report: Callable[[int], None]) -> None:
+def _receive(url: str, download: Download, part: Path, progress: Progress) -> None:
     """Add to the part what one connection brings, and a byte too many at most."""
     response, done = _connect(url, _size(part))
     with response:
@@ -163,12 +162,12 @@ def _receive(url: str, download: Download, part: Path, report: Callable[[int], N
         with _writing(part):
             file = part.open("ab" if done else "wb")
         try:
-            report(done)
+            progress(download.name, done, download.size)
             while chunk := response.read1(min(CHUNK, download.size - done + 1)):
                 with _writing(part):
                     file.write(chunk)
                 done += len(chunk)
-                report(done)
+                progress(download.name, done, download.size)
         finally:
             with _writing(part):
                 file.close()
@@ -203,19 +202,6 @@ def _reason(error: Exception) -> str:
     return f"cannot be reached ({' '.join(said.split())[:80]})"
 
 
-def _throttled(progress: Progress, download: Download) -> Callable[[int], None]:
-    """Progress that is not called more often than can be seen."""
-    last = -math.inf
-
-    def report(done: int) -> None:
-        nonlocal last
-        if (now := time.monotonic()) >= last + TICK:
-            last = now
-            progress(download.name, done, download.size)
-
-    return report
-
-
 # --- the disk ---
 
 
@@ -241,10 +227,6 @@ def _fault(path: Path, download: Download) -> str:
 
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
-
-
-def _same(one: Path, other: Path) -> bool:
-    return other.is_file() and filecmp.cmp(one, other, shallow=False)
 
 
 def _check_space(root: Path, download: Download, needed: int) -> None:

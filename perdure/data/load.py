@@ -12,9 +12,9 @@ from perdure.data.cache import Decoded, cached, fingerprint
 from perdure.data.catalog import PublishedSet
 from perdure.data.locate import Completeness, Location, completeness_of, locate
 from perdure.data.paths import data_root
-from perdure.data.tasks import split_rows, task_count
+from perdure.data.tasks import split_rows, task_count, task_of_rows
 from perdure.errors import BadData
-from perdure.types import Split, Stream, Task
+from perdure.types import Stream
 
 
 @dataclass(frozen=True)
@@ -55,21 +55,20 @@ def stream_of_classes(
     """A task for each group of classes of a set, or for the first few; a class's label is its place in its group."""
     count = task_count(tasks, len(groups))
     images = load(published, root)
+    (x, y), (test_x, test_y) = images.train, images.test
     made = []
-    for number, labels in enumerate(groups[:count]):
+    for number, group in enumerate(groups[:count]):
         name = f"{published.name}-{number}"
         label_in_task = torch.full((len(images.classes),), -1)
-        label_in_task[list(labels)] = torch.arange(len(labels))
-        rows, test = ((label_in_task[y] >= 0).nonzero()[:, 0] for _, y in (images.train, images.test))
+        label_in_task[list(group)] = torch.arange(len(group))
+        rows, test = ((label_in_task[labels] >= 0).nonzero()[:, 0] for labels in (y, test_y))
         if len(rows) == 0 or len(test) == 0:
-            numbers = ", ".join(map(str, labels))
+            numbers = ", ".join(map(str, group))
             raise BadData(f"task {name!r}: {images.name} has no images of classes {numbers} here; ask for fewer tasks")
-        train, valid = (rows[part] for part in split_rows(len(rows), valid_share, seed))
-        splits = (
-            Split(x.index_select(0, rows), label_in_task[y[rows]], mean, std)
-            for (x, y), rows in ((images.train, train), (images.train, valid), (images.test, test))
-        )
-        made.append(Task(name, tuple(images.classes[label] for label in labels), *splits))
+        train, valid = split_rows(len(rows), valid_share, seed)
+        held = test_x.index_select(0, test), label_in_task[test_y[test]]
+        classes = [images.classes[label] for label in group]
+        made.append(task_of_rows(name, classes, x, label_in_task[y], (rows[train], rows[valid]), held, mean, std))
     return Stream(published.name, made, source_notes({images.name: images}, count, len(groups)), images.fingerprint)
 
 

@@ -76,9 +76,21 @@ def make_task(
     x, y = _labeled(f"task {name!r}, train", train)
     test_x, test_y = _labeled(f"task {name!r}, test", test)
     split = split_rows_by_class(y, valid_share, seed) if by_class else split_rows(len(y), valid_share, seed)
-    scale = tuple(mean), tuple(std)
-    kept, held = (Split(x.index_select(0, rows), y[rows], *scale) for rows in split)
-    return Task(name, tuple(classes), kept, held, Split(test_x, test_y, *scale))
+    return task_of_rows(name, classes, x, y, split, (test_x, test_y), tuple(mean), tuple(std))
+
+
+def task_of_rows(
+    name: str,
+    classes: Sequence[str],
+    x: Tensor,
+    y: Tensor,
+    split: tuple[Tensor, Tensor],  # rows to train on and to validate with
+    test: tuple[Tensor, Tensor],
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+) -> Task:
+    train, valid = (Split(x.index_select(0, rows), y[rows], mean, std) for rows in split)
+    return Task(name, tuple(classes), train, valid, Split(*test, mean, std))
 
 
 def task_count(asked: int | None, available: int) -> int:
