@@ -113,15 +113,17 @@ def check(
     """Examine files, counts, labels and copies, and say whether figures may be compared with published ones."""
     from perdure.data import check as check_data
 
-    reports = check_data(name, root)
-    found = [report for report in reports if report.completeness != "unreadable"]
+    def show(report: "DataReport") -> None:
+        if report.completeness == "unreadable":
+            print_error(report.verdict)
+        elif not as_json:
+            _print(report)
+
+    reports = check_data(name, root, on_report=show)
     failed = [report.verdict for report in reports if report.completeness == "unreadable"]
-    for report in found if not as_json else []:
-        _print(report)
-    for error in failed:
-        print_error(error)
     if as_json:
-        print(json.dumps({"sets": [asdict(report) for report in found], "failed": failed}, ensure_ascii=False))
+        found = [asdict(report) for report in reports if report.completeness != "unreadable"]
+        print(json.dumps({"sets": found, "failed": failed}, ensure_ascii=False))
     if failed:
         raise typer.Exit(PerdureError.exit_code)
 

@@ -43,7 +43,12 @@ class DataReport:
 Note = Callable[[Level, str], None]
 
 
-def check(name: str, root: Path | None = None) -> list[DataReport]:
+def check(
+    name: str,
+    root: Path | None = None,
+    *,
+    on_report: Callable[[DataReport], None] = lambda _: None,  # called with each report as soon as it is there
+) -> list[DataReport]:
     """Examine the files of a benchmark, of an image set, or of `folder:PATH`: one report per image set.
 
     Files are looked for in `root`, else $PERDURE_DATA, else the user's cache. A set that is missing or cannot be read
@@ -53,13 +58,17 @@ def check(name: str, root: Path | None = None) -> list[DataReport]:
     if kind == "folder":
         if not path:
             raise WrongValue("folder: say which folder, as folder:PATH")
-        return [check_folder(Path(path).expanduser())]
+        reports = [check_folder(Path(path).expanduser())]
+        on_report(reports[0])
+        return reports
     reports = []
     for published in sets_of(name):
         try:
-            reports.append(check_set(published, root))
+            report = check_set(published, root)
         except PerdureError as error:
-            reports.append(DataReport(published.name, "", str(data_root(root)), "unreadable", str(error)))
+            report = DataReport(published.name, "", str(data_root(root)), "unreadable", str(error))
+        reports.append(report)
+        on_report(report)
     return reports
 
 
