@@ -398,6 +398,7 @@ def test_pickle_of_names_and_of_lists_of_arrays(put, protocol):
     found = read_pickle(put(pickle.dumps(content, protocol=protocol)))
     assert [array.tolist() for array in found.pop("images")] == [PIXELS[:1].tolist(), PIXELS[1:3].tolist()]
     assert found == {"names": [b"apple", "bear", b""], "number": 1.5}
+    assert read_pickle(put(b"(dp1\nS'data'\np2\nS'\\xff\\x00\\n'\np3\ns.")) == {"data": b"\xff\0\n"}  # of Python 2
 
 
 @pytest.mark.parametrize("hide", [lambda evil: evil, lambda evil: [PIXELS, evil], lambda evil: ({"a": (evil,)},)])

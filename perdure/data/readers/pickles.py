@@ -22,7 +22,7 @@ def read_pickle(path: Path) -> dict[str, Any]:
     packed = read_bytes(path)
     try:
         # In C, five bytes can ask for gigabytes of memo, or for an array of any length: this reads as far as there is.
-        for opcode, argument, _ in pickletools.genops(packed):
+        for opcode, argument, _ in pickletools.genops(_Opcodes(packed)):
             if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument or 0) > len(packed):
                 raise _Refused("asks for more memory than its arrays need")
         found = _Unpickler(BytesIO(packed), encoding="bytes").load()
@@ -47,6 +47,13 @@ def pickled_labels(path: Path, found: dict[str, Any], key: str, count: int, clas
 
 class _Refused(pickle.UnpicklingError):
     pass
+
+
+class _Opcodes(BytesIO):
+    """A pickle for genops, which cannot decode the bytes that Python 2 wrote as escapes."""
+
+    def readline(self, size: int | None = -1) -> bytes:
+        return super().readline(size).replace(b"\\", b"/")
 
 
 class _Unpickler(pickle.Unpickler):
