@@ -304,7 +304,7 @@ def test_name_with_a_line_break(tmp_path):
 
 @pytest.fixture
 def forty(tmp_path):
-    """Forty gray pictures of one level each, 0 to 39."""
+    """Forty gray images of one level each, 0 to 39."""
     paths = [tmp_path / f"{level}.png" for level in range(40)]
     for level, path in enumerate(paths):
         Image.new("L", (6, 5), level).save(path)

@@ -227,14 +227,14 @@ def test_miniimagenet_checkup(real_files):
 
 def test_pmnist(real_files):
     stream = pmnist(seed=1, root=real_files, tasks=2)
-    raw = load(MNIST, real_files)
+    whole = load(MNIST, real_files)
     assert stream.shape == (1, 28, 28)
     for task in stream:
         assert [len(part) for part in (task.train, task.valid, task.test)] == [7200, 800, 2000]
         pixels = torch.cat([task.valid.x, task.train.x])
-        assert not pixels.equal(raw.train[0])  # the first task is permuted too
-        assert pixels.flatten(1).sort(1)[0].equal(raw.train[0].flatten(1).sort(1)[0])
-        assert torch.cat([task.valid.y, task.train.y]).equal(raw.train[1])
+        assert not pixels.equal(whole.train[0])  # the first task is permuted too
+        assert pixels.flatten(1).sort(1)[0].equal(whole.train[0].flatten(1).sort(1)[0])
+        assert torch.cat([task.valid.y, task.train.y]).equal(whole.train[1])
     assert not stream.tasks[0].test.x.equal(stream.tasks[1].test.x)
     mean, std = moments([stream.tasks[0].train])
     assert (mean[0], std[0]) == pytest.approx((0.1307, 0.3081), abs=0.003)

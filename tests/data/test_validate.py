@@ -1,4 +1,4 @@
-"""The doctor finds what is wrong, says where, and does not accuse what is right."""
+"""The check finds what is wrong, says where, and does not accuse what is right."""
 
 import gzip
 import hashlib
