@@ -11,7 +11,7 @@ from dataclasses import replace
 from rich.console import Console
 from rich.table import Table
 
-from perdure.data.embedded import six
+from perdure.data.benchmarks.six import six
 from perdure.lab.build import build
 from perdure.lab.spec import spec
 from perdure.ops.metrics import backward_transfer

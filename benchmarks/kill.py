@@ -27,7 +27,9 @@ from perdure.lab.spec import RunSpec, spec
 TIMES = ("seconds", "files", "check")
 # Forked from a process that has its imports behind it: a start takes no time, and most kills fall into the run.
 forked = multiprocessing.get_context("forkserver")
-forked.set_forkserver_preload(["perdure.lab.run", "perdure.data.synthetic", "perdure.nets.alexnet", "perdure.nets.mlp"])
+forked.set_forkserver_preload(
+    ["perdure.lab.run", "perdure.data.benchmarks.synthetic", "perdure.nets.alexnet", "perdure.nets.mlp"]
+)
 
 
 @dataclass

@@ -16,7 +16,7 @@ from pathlib import Path
 LOAD = """
 import json, resource, sys, time
 from pathlib import Path
-from perdure.data.cifar100 import cifar100
+from perdure.data.benchmarks.cifar100 import cifar100
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform == "linux" else 1 << 20)
 before, start = peak(), time.perf_counter()
 stream = cifar100(seed=1, root=Path(sys.argv[1]) if sys.argv[1] else None)

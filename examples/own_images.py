@@ -13,8 +13,8 @@ from PIL import Image, ImageDraw
 from torch.utils.data import Dataset
 
 from perdure import Network, Plan, Stream, learn
-from perdure.data.folder import folder
-from perdure.data.own import stream_from, task_from
+from perdure.data import stream_from, task_from
+from perdure.data.benchmarks.folder import folder
 from perdure.methods.gpm import GPM
 from perdure.nets.alexnet import SlimAlexNet
 

@@ -80,15 +80,15 @@ networks = Registry(
 benchmarks = Registry(
     "benchmark",
     {
-        "six": Entry("perdure.data.embedded:six", "six tasks of five classes, shipped in the package"),
-        "cifar100": Entry("perdure.data.cifar100:cifar100", "Split CIFAR-100: ten tasks of ten classes"),
-        "five": Entry("perdure.data.five:five", "CIFAR-10, MNIST, SVHN, Fashion-MNIST, notMNIST"),
+        "six": Entry("perdure.data.benchmarks.six:six", "six tasks of five classes, shipped in the package"),
+        "cifar100": Entry("perdure.data.benchmarks.cifar100:cifar100", "Split CIFAR-100: ten tasks of ten classes"),
+        "five": Entry("perdure.data.benchmarks.five:five", "CIFAR-10, MNIST, SVHN, Fashion-MNIST, notMNIST"),
         "miniimagenet": Entry(
-            "perdure.data.miniimagenet:miniimagenet", "Split MiniImageNet: twenty tasks of five classes"
+            "perdure.data.benchmarks.miniimagenet:miniimagenet", "Split MiniImageNet: twenty tasks of five classes"
         ),
-        "pmnist": Entry("perdure.data.pmnist:pmnist", "permuted MNIST: ten tasks of ten digits"),
-        "folder": Entry("perdure.data.folder:folder", "your own images, as folder:PATH, one folder per task"),
-        "synthetic": Entry("perdure.data.synthetic:synthetic", "made on the spot in no time, for tests"),
+        "pmnist": Entry("perdure.data.benchmarks.pmnist:pmnist", "permuted MNIST: ten tasks of ten digits"),
+        "folder": Entry("perdure.data.benchmarks.folder:folder", "your own images as folder:PATH, one folder per task"),
+        "synthetic": Entry("perdure.data.benchmarks.synthetic:synthetic", "made on the spot in no time, for tests"),
     },
 )
 

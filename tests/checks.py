@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from perdure import registry
-from perdure.data.synthetic import synthetic
+from perdure.data.benchmarks.synthetic import synthetic
 from perdure.memory.gradient_memory import DualMemory, GradientMemory
 from perdure.methods.method import Method
 from perdure.nets.network import Network

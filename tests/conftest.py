@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from perdure.data.synthetic import synthetic
+from perdure.data.benchmarks.synthetic import synthetic
 from perdure.nets.alexnet import SlimAlexNet
 from perdure.nets.network import Network
 from perdure.types import Stream

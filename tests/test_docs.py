@@ -18,7 +18,7 @@ def test_python_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
     for block in blocks:
         exec(compile(block, "README.md", "exec"), names)
     assert "[[" in capsys.readouterr().out
-    from perdure.data.synthetic import synthetic
+    from perdure.data.benchmarks.synthetic import synthetic
     from perdure.nets.mlp import MLP
     from perdure.nets.network import Network
     from perdure.train.learn import learn
@@ -37,7 +37,7 @@ def test_python_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_python_of_the_laboratory_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    from perdure.data.synthetic import synthetic
+    from perdure.data.benchmarks.synthetic import synthetic
     from perdure.lab.run import run_spec as run
     from perdure.lab.spec import spec
 

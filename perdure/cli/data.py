@@ -1,10 +1,8 @@
-"""`perdure data`: which image files are there, fetch them, examine them."""
+"""`perdure data`: which image files are there, fetch them, examine them. The work is done in `perdure.data`."""
 
 import json
 from collections.abc import Callable
 from dataclasses import asdict
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 
 import typer
@@ -13,10 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from perdure.cli.options import AsJson, Root, guarded, print_error, stderr, stdout
-from perdure.errors import MissingFile, PerdureError, WrongValue
+from perdure.errors import MissingFile, PerdureError
 
 if TYPE_CHECKING:
-    from perdure.data.check import Checkup
+    from perdure.data.validate import DataReport
 
 P = ParamSpec("P")
 app = typer.Typer(no_args_is_help=True, help="Image files: which are there, fetch them, examine them.")
@@ -31,8 +29,8 @@ def verb(action: Callable[P, None]) -> Callable[P, None]:
 def ls(root: Root = None, as_json: AsJson = False) -> None:
     """List the image sets, the benchmarks that use them, and where they are."""
     from perdure.data.catalog import SETS, USES
+    from perdure.data.locate import locate
     from perdure.data.paths import data_root
-    from perdure.data.published import locate
 
     where = data_root(root)
     rows: list[dict[str, Any]] = []
@@ -68,8 +66,8 @@ def ls(root: Root = None, as_json: AsJson = False) -> None:
 def fetch(name: Name, root: Root = None, as_json: AsJson = False) -> None:
     """Fetch what is missing: from several mirrors, resumed where it stopped, checked against its checksum."""
     from perdure.data.catalog import sets_of
+    from perdure.data.locate import fetch_missing
     from perdure.data.paths import data_root
-    from perdure.data.published import obtain
 
     where = data_root(root)
     done: list[dict[str, str]] = []
@@ -84,7 +82,7 @@ def fetch(name: Name, root: Root = None, as_json: AsJson = False) -> None:
             progress.update(bars[file], completed=have)
 
         for published in sets_of(name):
-            for file, outcome in obtain(published, where, show):
+            for file, outcome in fetch_missing(published, where, show):
                 if isinstance(outcome, PerdureError):
                     failures.append(outcome)
                     print_error(outcome)
@@ -113,37 +111,24 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Examine files, counts, labels and copies, and say whether figures may be compared with published ones."""
-    from perdure.data.check import Checkup, examine, examine_folder
-    from perdure.lab.spec import split_name
+    from perdure.data import check as check_data
 
-    examinations: list[Callable[[], Checkup]]
-    kind, place = split_name(name)
-    if kind == "folder":
-        if not place:
-            raise WrongValue("folder: say which folder, as folder:PATH")
-        examinations = [lambda: examine_folder(Path(place).expanduser())]
-    else:
-        from perdure.data.catalog import sets_of
+    def show(report: "DataReport") -> None:
+        if report.completeness == "unreadable":
+            print_error(report.verdict)
+        elif not as_json:
+            _print(report)
 
-        examinations = [partial(examine, published, root) for published in sets_of(name)]
-    checkups, failures = [], []
-    for examination in examinations:
-        try:
-            checkups.append(examination())
-        except PerdureError as error:
-            failures.append(error)
-            print_error(error)
-        else:
-            if not as_json:
-                _print(checkups[-1])
+    reports = check_data(name, root, on_report=show)
+    failed = [report.verdict for report in reports if report.completeness == "unreadable"]
     if as_json:
-        content = {"sets": [asdict(found) for found in checkups], "failed": [str(error) for error in failures]}
-        print(json.dumps(content, ensure_ascii=False))
-    if failures:
-        raise typer.Exit(failures[0].exit_code)
+        found = [asdict(report) for report in reports if report.completeness != "unreadable"]
+        print(json.dumps({"sets": found, "failed": failed}, ensure_ascii=False))
+    if failed:
+        raise typer.Exit(PerdureError.exit_code)
 
 
-def _print(found: "Checkup") -> None:
+def _print(found: "DataReport") -> None:
     stdout.print(Text.assemble((found.name, "bold"), f": {found.source}, in {found.folder}"), soft_wrap=True)
     for finding in found.findings:
         stdout.print(f"  [{COLORS[finding.level]}]{finding.level:4}[/] ", end="")

@@ -31,12 +31,12 @@ def decoded_folder() -> Path:
     return cache_root() / "decoded"
 
 
-def cached(name: str, place: Path, files: Iterable[Path], make: Callable[[], Decoded], **wishes: Any) -> Decoded:
+def cached(name: str, place: Path, files: Iterable[Path], make: Callable[[], Decoded], **options: Any) -> Decoded:
     """The decoded copy of these files, made if there is none, or none that is whole and of these very files.
 
-    `wishes` are whatever else decides what `make` makes. A cache that cannot be written is done without.
+    `options` are whatever else decides what `make` makes. A cache that cannot be written is done without.
     """
-    key = hashlib.sha256(repr((str(place.resolve()), sorted(wishes.items()))).encode()).hexdigest()[:12]
+    key = hashlib.sha256(repr((str(place.resolve()), sorted(options.items()))).encode()).hexdigest()[:12]
     path = decoded_folder() / f"{name}-{key}.safetensors"
     stamp = _stamp(place, files)
     found = _open(path, stamp)
@@ -73,22 +73,22 @@ def _open(path: Path, stamp: str) -> Decoded | None:
     """The copy, if its stamp is this one and its bytes are those that were written."""
     try:
         with safe_open(path, framework="pt") as file:
-            said = file.metadata() or {}
-            if said.get("stamp") != stamp:
+            metadata = file.metadata() or {}
+            if metadata.get("stamp") != stamp:
                 return None
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 — not a dictionary
-        if {name: _sum(tensor) for name, tensor in tensors.items()} != json.loads(said["sums"]):
+        if {name: _checksum(tensor) for name, tensor in tensors.items()} != json.loads(metadata["sums"]):
             return None
-        return Decoded(tensors, json.loads(said["facts"]))
+        return Decoded(tensors, json.loads(metadata["facts"]))
     except (OSError, SafetensorError, ValueError, KeyError):  # absent, damaged, or of another version
         return None
 
 
 def _write(path: Path, stamp: str, made: Decoded) -> None:
     tensors = {name: tensor.contiguous() for name, tensor in made.tensors.items()}
-    said = {
+    metadata = {
         "stamp": stamp,
-        "sums": json.dumps({name: _sum(tensor) for name, tensor in tensors.items()}),
+        "sums": json.dumps({name: _checksum(tensor) for name, tensor in tensors.items()}),
         "facts": json.dumps(made.facts),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -96,7 +96,7 @@ def _write(path: Path, stamp: str, made: Decoded) -> None:
         part = Path(file.name)
     try:
         try:
-            safetensors.torch.save_file(tensors, part, said)
+            safetensors.torch.save_file(tensors, part, metadata)
         except SafetensorError as error:  # such as a full disk
             raise OSError(str(error)) from None
         part.replace(path)
@@ -105,5 +105,5 @@ def _write(path: Path, stamp: str, made: Decoded) -> None:
         raise
 
 
-def _sum(tensor: Tensor) -> int:
+def _checksum(tensor: Tensor) -> int:
     return zlib.crc32(tensor.numpy().data) if tensor.numel() else 0

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 
 import perdure
 from perdure import registry
-from perdure.data.cifar100c import Twins
+from perdure.data.benchmarks.cifar100c import CorruptedTests
 from perdure.errors import WrongValue
 from perdure.lab.build import open_clean, open_stream, reopen, resolve_device
 from perdure.lab.index import read_finished
@@ -47,7 +47,7 @@ class ProbeSpec:
         """The probe, ready for the tasks of a stream."""
         probe = registry.probes.load(self.name)(**self.values)
         if self.values.get("folder"):  # probes read no files: corrupted copies of the test images are read for them
-            probe.twins = Twins(Path(self.values["folder"]), stream)
+            probe.twins = CorruptedTests(Path(self.values["folder"]), stream)
         return probe
 
 

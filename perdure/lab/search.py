@@ -18,7 +18,7 @@ from perdure import registry
 from perdure.errors import Interrupted, PerdureError, UnknownName, WrongValue
 from perdure.lab.execute.job import Event, Executor, Job
 from perdure.lab.executors import make_executor, stop_on_signal
-from perdure.lab.spec import FIRST_NAMES, NEW_NAMES, PLAN_ALIASES, RunSpec, plan_option, plan_options, spec
+from perdure.lab.spec import PLAN_ALIASES, RunSpec, plan_option, plan_options, spec
 from perdure.lab.store import lock_run
 from perdure.schema import Value, meant, values_of
 from perdure.seeding import derive
@@ -50,8 +50,8 @@ class Search:
     fixed: dict[str, Any] = field(default_factory=dict)  # further arguments of `spec`
 
     def digest(self) -> str:
-        ranges = [{**vars(r), "name": FIRST_NAMES.get(r.name, r.name)} for r in self.ranges]
-        text = json.dumps([self.base.first_plain(), ranges, self.seeds], sort_keys=True)
+        ranges = [vars(r) for r in self.ranges]
+        text = json.dumps([self.base.plain(), ranges, self.seeds], sort_keys=True)
         return blake2b(text.encode(), digest_size=8).hexdigest()
 
     def file(self, out: Path) -> Path:
@@ -161,7 +161,7 @@ def make_search(method: str, benchmark: str, space: Sequence[str], seeds: Sequen
     fixed = {**fixed, "values": fixed.get("values") or {}, "plan": plan_options(fixed.get("plan") or {})}
     base = spec(method, benchmark, judged_on="valid", **fixed)
     own = values_of(registry.methods.load(method))
-    fixed["values"] = {meant(NEW_NAMES.get(name, name), own): value for name, value in fixed["values"].items()}
+    fixed["values"] = {meant(name, own): value for name, value in fixed["values"].items()}
     if not space:
         raise WrongValue(f"nothing to search; say what may vary, e.g. --space {EXAMPLE}")
     ranges = tuple(parse_range(text, method) for text in space)
@@ -207,7 +207,7 @@ def _value(name: str, method: str) -> Value:
     if name.startswith("plan.") or (name in PLAN_ALIASES and name not in own):
         option = plan_option(name.removeprefix("plan."))
         return replace(values_of(Plan)[option], name=f"plan.{option}")
-    if (found := meant(NEW_NAMES.get(name, name), own)) not in own:
+    if (found := meant(name, own)) not in own:
         raise UnknownName(
             f"value of {method} to search", name, [*own, *(f"plan.{option}" for option in values_of(Plan))]
         )

@@ -28,17 +28,7 @@ PLAN_ALIASES = {
     "sched": "schedule",
     "scheduler": "schedule",
 }
-FORMAT = 3  # rises when the same spec would give other numbers
-# Values that were renamed: both names are understood; hashes keep the first, so that finished runs are found.
-FIRST_NAMES = {
-    "ua_weight": "spread_weight",
-    "ua_in": "spread_in",
-    "phi_init": "noise_range",
-    "phi_steps": "noise_steps",
-    "phi_rate": "noise_rate",
-    "phi_cap": "noise_cap",
-}
-NEW_NAMES = {first: name for name, first in FIRST_NAMES.items()}
+FORMAT = 4  # rises when the same spec would give other numbers
 
 
 @dataclass(frozen=True)
@@ -94,17 +84,13 @@ class RunSpec:
         content = {**asdict(self), "format": FORMAT}
         return content if self.outliers else {name: value for name, value in content.items() if name != "outliers"}
 
-    def first_plain(self) -> dict[str, Any]:
-        """As data under the first names of all values, for hashes."""
-        return {**self.plain(), "values": {FIRST_NAMES.get(name, name): value for name, value in self.values.items()}}
-
     @classmethod
     def from_plain(cls, content: Mapping[str, Any]) -> Self:
         """Back from `plain`, whose tuples JSON makes lists of."""
         if content["format"] != FORMAT:
             raise WrongValue(f"a specification of format {content['format']}, but this perdure has {FORMAT}; ask anew")
         values = {
-            NEW_NAMES.get(name, name): tuple(value) if isinstance(value, list) else value
+            name: tuple(value) if isinstance(value, list) else value
             for name, value in content["values"].items()
         }
         given = {field.name: content[field.name] for field in fields(cls) if field.name in content}
@@ -115,7 +101,7 @@ class RunSpec:
 
         Images that lie in another place are the same images, so the place is left out.
         """
-        content = {**self.first_plain(), "benchmark": split_name(self.benchmark)[0], "data": data}
+        content = {**self.plain(), "benchmark": split_name(self.benchmark)[0], "data": data}
         text = json.dumps(content, sort_keys=True)
         return blake2b(text.encode(), digest_size=8).hexdigest()
 
@@ -159,7 +145,7 @@ def spec(
     registry.networks.find(chosen)
     own = values_of(maker)
     defaults = {name: value.default for name, value in own.items()}
-    chosen_values = {meant(NEW_NAMES.get(name, name), own): value for name, value in (values or {}).items()}
+    chosen_values = {meant(name, own): value for name, value in (values or {}).items()}
     if len(chosen_values) < len(values or {}):
         raise WrongValue(f"method {method}: a value is given twice, by its name and by its symbol; give it once")
     given = {**{name: pair[0] for name, pair in proposed.values.items()}, **chosen_values}

@@ -83,7 +83,7 @@ def test_fetch_goes_on_with_the_others_when_one_fails(tmp_path, monkeypatch):
         calls.append(download.name)
         return "fetched from nowhere"
 
-    monkeypatch.setattr("perdure.data.published.fetch", fetch)
+    monkeypatch.setattr("perdure.data.locate.fetch", fetch)
     impossible = replace(MNIST, downloads=())
     monkeypatch.setitem(USES, "five", (impossible, SETS["svhn"]))
     done = ask("fetch", "five", "--root", tmp_path)
@@ -93,7 +93,7 @@ def test_fetch_goes_on_with_the_others_when_one_fails(tmp_path, monkeypatch):
 
 
 def test_fetch_of_what_is_there(some_mnist, monkeypatch):
-    monkeypatch.setattr("perdure.data.published._unofficial", lambda *_: [])
+    monkeypatch.setattr("perdure.data.locate._unofficial", lambda *_: [])
     done = ask("fetch", "mnist", "--root", some_mnist)
     assert done.exit_code == 0
     assert "MNIST: already there" in done.stderr

@@ -30,8 +30,8 @@ class Maker:
         return Decoded({"x": pixels, "y": torch.arange(5)}, {"classes": ["a", "ä"], "calls": self.calls})
 
 
-def ask(source, make, **wishes):
-    return cached("things", source, sorted(source.iterdir()), make, **wishes)
+def ask(source, make, **options):
+    return cached("things", source, sorted(source.iterdir()), make, **options)
 
 
 def test_second_time_is_read_not_made(source):
@@ -79,7 +79,7 @@ def test_other_files_are_decoded_anew(source, change):
     assert len(list(decoded_folder().iterdir())) == 1  # the old copy is gone
 
 
-def test_other_wishes_are_another_copy(source):
+def test_other_options_are_another_copy(source):
     make = Maker()
     assert [ask(source, make, size=size).facts["calls"] for size in (32, 64, 32, 64)] == [1, 2, 1, 2]
 

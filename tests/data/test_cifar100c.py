@@ -1,12 +1,12 @@
-"""CIFAR-100-C from small files in its layout: every task gets the corrupted twins of its own test images."""
+"""CIFAR-100-C from small files in its layout: every task gets the corrupted images of its own test."""
 
 import numpy as np
 import pytest
 import torch
 
-from perdure.data.cifar100 import cifar100
-from perdure.data.cifar100c import Twins, corrupted_tests, corruptions
-from perdure.data.synthetic import synthetic
+from perdure.data.benchmarks.cifar100 import cifar100
+from perdure.data.benchmarks.cifar100c import CorruptedTests
+from perdure.data.benchmarks.synthetic import synthetic
 from perdure.errors import BadData, MissingFile, UnknownName, WrongValue
 
 PER_CLASS = 3
@@ -47,18 +47,18 @@ def folder(tmp_path, clean):
     return tmp_path
 
 
-def test_twins_are_those_of_the_same_images(clean, folder):
+def test_corrupted_images_are_those_of_the_same_images(clean, folder):
     stream = clean[0]
     for severity in (1, 3, 5):
-        found = corrupted_tests(folder, stream, "fog", severity)
+        found = CorruptedTests(folder, stream)("fog", severity)
         assert len(found) == 10
-        for task, twin in zip(stream, found, strict=True):
-            assert twin.x.shape == task.test.x.shape
-            assert twin.x.is_contiguous()
-            assert torch.equal(twin.y, task.test.y)
-            assert (twin.mean, twin.std) == (task.test.mean, task.test.std)
-            assert (twin.x[:, 2, 5, 7] == severity).all()
-            back = twin.x.clone()
+        for task, split in zip(stream, found, strict=True):
+            assert split.x.shape == task.test.x.shape
+            assert split.x.is_contiguous()
+            assert torch.equal(split.y, task.test.y)
+            assert (split.mean, split.std) == (task.test.mean, task.test.std)
+            assert (split.x[:, 2, 5, 7] == severity).all()
+            back = split.x.clone()
             back[:, 2, 5, 7] = task.test.x[:, 2, 5, 7]
             assert torch.equal(back, task.test.x)
 
@@ -66,37 +66,31 @@ def test_twins_are_those_of_the_same_images(clean, folder):
 def test_other_corruption_and_fewer_tasks(clean, folder):
     whole, *_ = clean
     few = type(whole)(whole.name, whole.tasks[:2])
-    twins = Twins(folder, few)
-    assert twins.kinds == corruptions(folder) == ("fog", "jpeg_compression")
-    found = twins("jpeg_compression", 2)
+    corrupted = CorruptedTests(folder, few)
+    assert corrupted.kinds == ("fog", "jpeg_compression")
+    found = corrupted("jpeg_compression", 2)
     assert len(found) == 2
     assert torch.equal(found[1].x[:, 0, 0, 0], 255 - few.tasks[1].test.x[:, 0, 0, 0])
 
 
 def test_nothing_there(tmp_path, clean):
     with pytest.raises(MissingFile, match=f"no CIFAR-100-C in {tmp_path}: unpack"):
-        Twins(tmp_path, clean[0])
+        CorruptedTests(tmp_path, clean[0])
     with pytest.raises(MissingFile, match="no CIFAR-100-C in"):
-        corrupted_tests(tmp_path / "nowhere", clean[0], "fog", 1)
+        CorruptedTests(tmp_path / "nowhere", clean[0])
 
 
-def test_no_labels(clean, folder):
-    (folder / "labels.npy").unlink()
-    with pytest.raises(MissingFile, match=f"{folder / 'labels.npy'}: not there"):
-        corrupted_tests(folder, clean[0], "fog", 1)
-
-
-def test_wrong_names_and_severities(clean, folder):
+def test_wrong_requests(clean, folder):
     with pytest.raises(UnknownName, match=r"no corruption 'frog'; did you mean fog\? \(all: fog, jpeg_compression\)"):
-        corrupted_tests(folder, clean[0], "frog", 1)
+        CorruptedTests(folder, clean[0])("frog", 1)
     for severity in (0, 6):
         with pytest.raises(WrongValue, match=f"severity={severity} is not allowed"):
-            corrupted_tests(folder, clean[0], "fog", severity)
-
-
-def test_other_stream(folder):
+            CorruptedTests(folder, clean[0])("fog", severity)
     with pytest.raises(WrongValue, match="has the images of cifar100, not of synthetic"):
-        corrupted_tests(folder, synthetic(seed=1), "fog", 1)
+        CorruptedTests(folder, synthetic(seed=1))("fog", 1)
+    (folder / "labels.npy").unlink()
+    with pytest.raises(MissingFile, match=f"{folder / 'labels.npy'}: not there"):
+        CorruptedTests(folder, clean[0])("fog", 1)
 
 
 @pytest.mark.parametrize(
@@ -111,21 +105,21 @@ def test_other_stream(folder):
 def test_wrong_images(clean, folder, wrong):
     np.save(folder / "fog.npy", wrong)
     with pytest.raises(BadData, match=rf"fog.npy: holds .* instead of uint8 \({5 * N}, 32, 32, 3\)"):
-        corrupted_tests(folder, clean[0], "fog", 1)
+        CorruptedTests(folder, clean[0])("fog", 1)
 
 
 def test_files_that_are_no_arrays(clean, folder):
     np.save(folder / "fog.npy", np.array([{"an": "object"}], dtype=object), allow_pickle=True)
     with pytest.raises(BadData, match=r"fog.npy: cannot be read"):
-        corrupted_tests(folder, clean[0], "fog", 1)
+        CorruptedTests(folder, clean[0])("fog", 1)
     for content in (b"", b"nothing of numpy"):
         (folder / "fog.npy").write_bytes(content)
         with pytest.raises(BadData, match=r"fog.npy: cannot be read"):
-            corrupted_tests(folder, clean[0], "fog", 1)
+            CorruptedTests(folder, clean[0])("fog", 1)
     whole = (folder / "jpeg_compression.npy").read_bytes()
     (folder / "jpeg_compression.npy").write_bytes(whole[:-1000])
     with pytest.raises(BadData, match=r"jpeg_compression.npy: cannot be read"):
-        corrupted_tests(folder, clean[0], "jpeg_compression", 1)
+        CorruptedTests(folder, clean[0])("jpeg_compression", 1)
 
 
 def swapped(labels):
@@ -152,4 +146,4 @@ def swapped(labels):
 def test_wrong_labels(clean, folder, spoil, says):
     np.save(folder / "labels.npy", spoil(clean[2]))
     with pytest.raises(BadData, match=f"labels.npy: .*{says}"):
-        corrupted_tests(folder, clean[0], "fog", 1)
+        CorruptedTests(folder, clean[0])("fog", 1)

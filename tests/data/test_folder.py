@@ -9,21 +9,15 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from image_files import one_line, picture
 from PIL import Image
 
-from perdure.data import folder as module
+from perdure.data.arrays import mean_and_std
+from perdure.data.benchmarks import folder as module
+from perdure.data.benchmarks.folder import folder, make_tasks, read_folder, scan_folder
 from perdure.data.cache import Decoded
-from perdure.data.folder import folder, make_tasks, read_folder, survey
-from perdure.data.own import measure
 from perdure.errors import BadData, MissingFile, WrongValue
 from perdure.schema import checked, values_of
-
-
-def draw(path: Path, level: int = 99, size: tuple[int, int] = (8, 8), mode: str = "RGB") -> Path:
-    """An image file whose every pixel is `level`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new(mode, size, (level,) * 3 if mode == "RGB" else level).save(path)
-    return path
 
 
 def build(top: Path, *places: str, images: int = 4) -> Path:
@@ -32,14 +26,14 @@ def build(top: Path, *places: str, images: int = 4) -> Path:
     for place in places:
         name, _, count = place.partition(":")
         if Path(name).suffix == ".png":
-            draw(top / name)
+            picture(top / name)
         elif Path(name).suffix:
             (top / name).parent.mkdir(parents=True, exist_ok=True)
             (top / name).write_text("something else")
         else:
             (top / name).mkdir(parents=True, exist_ok=True)
             for number in range(int(count or images)):
-                draw(top / name / f"{number}.png", level=10 * number)
+                picture(top / name / f"{number}.png", level=10 * number)
     return top
 
 
@@ -63,7 +57,7 @@ def test_a_stream(made):
         assert [len(part) for part in (task.train, task.valid, task.test)] == [14, 2, 4]
         seen = [x.unique().tolist() for part in (task.train, task.valid, task.test) for x in part.x]
         assert sorted(seen) == sorted([[10 * number] for number in range(10)] * 2)
-        assert (task.train.mean, task.train.std) == measure(task.train.x)
+        assert (task.train.mean, task.train.std) == mean_and_std(task.train.x)
     assert stream.name == "folder"
     assert stream.notes == {
         "source": "folder",
@@ -78,7 +72,7 @@ def test_labels_follow_their_folders(made):
     path = made(*(f"t1/{name}:0" for name in "bca"), "t2/x", "t2/y")
     for level, name in enumerate("abc"):
         for number in range(6):
-            draw(path / "t1" / name / f"{number}.png", level)
+            picture(path / "t1" / name / f"{number}.png", level)
     task = folder(path=path, seed=1, size=4).tasks[0]
     for part in (task.train, task.valid, task.test):
         assert part.x[:, 0, 0, 0].tolist() == part.y.tolist()
@@ -165,9 +159,9 @@ def test_hidden_and_other_files_are_left_out(made):
 
 def test_sizes_gray_and_colored_images_together(made):
     path = made(*GOOD)
-    draw(path / "t1" / "cat" / "wide.png", 7, (30, 10))
-    draw(path / "t1" / "cat" / "gray.jpg", 77, (5, 9), "L")
-    draw(path / "t2" / "oak" / "tall.gif", 5, (4, 40), "L")
+    picture(path / "t1" / "cat" / "wide.png", 7, (30, 10))
+    picture(path / "t1" / "cat" / "gray.jpg", 77, (5, 9), "L")
+    picture(path / "t2" / "oak" / "tall.gif", 5, (4, 40), "L")
     stream = folder(path=path, seed=1)
     assert stream.shape == (3, 64, 64)
     assert stream.notes["size"].startswith("64 × 64,")
@@ -239,15 +233,15 @@ def test_shares_of_nothing_and_of_all(made, values):
 
 def test_survey_is_in_reading_order_and_opens_nothing(made, monkeypatch):
     path = made("t10/b:2", "t10/a:1", "t2/x:1", "t2/y:1", "t2/test/x:1")
-    monkeypatch.setattr(module, "read_pictures", None)
+    monkeypatch.setattr(module, "read_images", None)
     monkeypatch.setattr(Image, "open", None)
-    names = [str(file.relative_to(path)) for file in survey(path).files()]
+    names = [str(file.relative_to(path)) for file in scan_folder(path).files()]
     assert names == ["t2/x/0.png", "t2/y/0.png", "t2/test/x/0.png", "t10/a/0.png", "t10/b/0.png", "t10/b/1.png"]
 
 
 def test_decoded_is_flat_and_survives_json(made):
     path = made(*GOOD, "t1/test/dog:2", images=5)
-    decoded = read_folder(survey(path), 4)
+    decoded = read_folder(scan_folder(path), 4)
     assert decoded.tensors["x"].shape == (22, 3, 4, 4)
     assert decoded.tensors["x"].dtype == torch.uint8
     assert decoded.tensors["y"].tolist() == [0] * 5 + [1] * 5 + [1] * 2 + [0] * 5 + [1] * 5
@@ -270,8 +264,8 @@ def test_decoded_is_flat_and_survives_json(made):
 def test_fingerprint_changes_with_what_changes_numbers(tmp_path):
     def of(name: str, *places: str, level: int = 9, **values) -> str:
         path = build(tmp_path / name, *places)
-        for file in survey(path).files():
-            draw(file, level)  # all alike, so that only their places differ
+        for file in scan_folder(path).files():
+            picture(file, level)  # all alike, so that only their places differ
         return folder(path=path, seed=1, **({"size": 4} | values)).fingerprint
 
     first = of("first", *GOOD)
@@ -301,7 +295,7 @@ def test_unreadable_images_are_all_named(made):
     spoil(path, "t1/cat/1.png", "t2/oak/3.png", "t2/test/oak/0.png")
     with pytest.raises(BadData) as caught:
         folder(path=path, seed=1, size=4)
-    one_line(caught.value, path)
+    one_line(caught.value, path, 300, ())
     for name in ("t1/cat/1.png", "t2/oak/3.png", "t2/test/oak/0.png", "skip_unreadable"):
         assert name in str(caught.value)
 
@@ -330,14 +324,14 @@ def test_a_class_that_is_left_with_too_few(made):
 
 
 def test_too_few_though_all_could_be_read(made):
-    decoded = read_folder(survey(made(*GOOD)), 4)
+    decoded = read_folder(scan_folder(made(*GOOD)), 4)
     with pytest.raises(BadData, match=r"'t1', train: too few images of cat \(4\), dog \(4\); .* or leave it out$"):
         make_tasks(decoded, seed=1, valid_share=0.9, test_share=0.9)
 
 
 def test_all_images_unreadable(made):
     path = made(*GOOD)
-    spoil(path, *(str(file.relative_to(path)) for file in survey(path).files()))
+    spoil(path, *(str(file.relative_to(path)) for file in scan_folder(path).files()))
     with pytest.raises(BadData, match="'t1', train: no images"):
         folder(path=path, seed=1, size=4, skip_unreadable=True)
 
@@ -389,10 +383,10 @@ BAD = {
 def test_bad_folder(made, monkeypatch, case):
     places, says = BAD[case]
     path = made(*places)
-    monkeypatch.setattr(module, "read_pictures", None)  # the form is checked before anything is decoded
+    monkeypatch.setattr(module, "read_images", None)  # the form is checked before anything is decoded
     with pytest.raises(BadData, match=says) as caught:
         folder(path=path, seed=1)
-    one_line(caught.value, path)
+    one_line(caught.value, path, 300, ())
 
 
 def test_no_such_folder(tmp_path):
@@ -403,10 +397,10 @@ def test_no_such_folder(tmp_path):
 
 
 def test_a_file(tmp_path):
-    path = draw(tmp_path / "cat.png")
+    path = picture(tmp_path / "cat.png")
     with pytest.raises(BadData, match=f"a file, not a folder; .*{SHOWN}") as caught:
         folder(path=path, seed=1)
-    one_line(caught.value, path)
+    one_line(caught.value, path, 300, ())
     with pytest.raises(BadData, match=r"cannot be read|no such folder"):
         folder(path=path / "further", seed=1)
 
@@ -422,7 +416,7 @@ def test_a_folder_that_may_not_be_read(made, monkeypatch):
     monkeypatch.setattr(os, "scandir", refuse)  # as root, permissions would not stop us
     with pytest.raises(BadData, match=r"cat: cannot be read \(Permission denied\); check") as caught:
         folder(path=path, seed=1)
-    one_line(caught.value, path)
+    one_line(caught.value, path, 300, ())
 
 
 IMAGES = st.sampled_from([3, 4, 5, 6, 3, 4, 5, 6, 2, 1, 0])
@@ -441,7 +435,7 @@ TREES = st.dictionaries(st.sampled_from(["t1", "t2", "t10", ".x"]), TASKS)
 def plant(path: Path, tree: object) -> None:
     """Dictionaries are folders, numbers are folders of so many images; a name with a suffix is an image."""
     if path.suffix == ".png" and not path.name.startswith("."):
-        draw(path, size=(2, 2))
+        picture(path, size=(2, 2))
     elif isinstance(tree, dict):
         path.mkdir()
         for name, inner in tree.items():
@@ -449,7 +443,7 @@ def plant(path: Path, tree: object) -> None:
     else:
         path.mkdir()
         for number in range(tree):
-            draw(path / f"{number}.png", size=(2, 2))
+            picture(path / f"{number}.png", size=(2, 2))
 
 
 @settings(
@@ -462,23 +456,15 @@ def test_any_folder_is_a_stream_or_one_line(tmp_path_factory, tree):
     try:
         stream = folder(path=path, seed=1, size=2)
     except BadData as error:
-        one_line(error, path)
+        one_line(error, path if str(path) in str(error) else "task '", 300, ())
         return
     images = sum(len(part) for task in stream for part in (task.train, task.valid, task.test))
-    assert images == len(survey(path).files())
+    assert images == len(scan_folder(path).files())
 
 
 def test_what_is_read_is_what_pillow_reads(made):
     path = made(*GOOD, images=3)
     pixels = np.random.RandomState(0).randint(0, 256, (6, 6, 3)).astype(np.uint8)
     Image.fromarray(pixels).save(path / "t1" / "cat" / "9.png")
-    x = read_folder(survey(path), 6).tensors["x"]
+    x = read_folder(scan_folder(path), 6).tensors["x"]
     assert x[3].equal(torch.tensor(pixels.transpose(2, 0, 1).copy()))
-
-
-def one_line(error: BadData, path: Path) -> None:
-    """The message is one line that names the folder."""
-    text = str(error)
-    assert str(path) in text or text.startswith("task '")
-    assert "\n" not in text
-    assert len(text) < len(str(path)) + 280

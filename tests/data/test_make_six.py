@@ -6,15 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from image_files import idx
 from PIL import Image
 
-from perdure.data.embedded import read_sheet
+from perdure.data.benchmarks.six import read_sheet
 
 TOOL = runpy.run_path(str(Path(__file__).resolve().parents[2] / "tools" / "make_six.py"))
-
-
-def idx(array: np.ndarray) -> bytes:
-    return bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">i4").tobytes() + array.astype(np.uint8).tobytes()
 
 
 def mixed(each: int, shape: tuple[int, ...], seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
+from perdure.data.benchmarks.cifar100 import MEAN, STD, cifar100
+from perdure.data.benchmarks.five import PARTS, five
+from perdure.data.benchmarks.miniimagenet import class_order, miniimagenet
+from perdure.data.benchmarks.pmnist import pmnist
 from perdure.data.catalog import CIFAR10, CIFAR100, FASHION, MINIIMAGENET, MNIST, NOTMNIST, SVHN
-from perdure.data.check import examine
-from perdure.data.cifar100 import MEAN, STD, cifar100
-from perdure.data.five import PARTS, five
-from perdure.data.imageset import load
-from perdure.data.miniimagenet import class_order, miniimagenet
-from perdure.data.pmnist import pmnist
+from perdure.data.load import load
+from perdure.data.validate import check_set
 
 pytestmark = pytest.mark.real
 
@@ -103,7 +103,7 @@ def test_cifar100_binary_and_python_are_the_same_images(whole, real_files, tmp_p
 
 
 def test_cifar100_checkup(real_files):
-    found = examine(CIFAR100, real_files)
+    found = check_set(CIFAR100, real_files)
     assert found.completeness == "complete"
     assert found.verdict.startswith("complete: figures may be compared with published ones")
     texts = [finding.text for finding in found.findings]
@@ -217,7 +217,7 @@ def test_miniimagenet_layouts_are_the_same_images(mini, real_files, tmp_path):
 
 
 def test_miniimagenet_checkup(real_files):
-    found = examine(MINIIMAGENET, real_files)
+    found = check_set(MINIIMAGENET, real_files)
     assert found.completeness == "subset"
     assert found.verdict.startswith("subset: compare methods with each other")
 
@@ -227,14 +227,14 @@ def test_miniimagenet_checkup(real_files):
 
 def test_pmnist(real_files):
     stream = pmnist(seed=1, root=real_files, tasks=2)
-    raw = load(MNIST, real_files)
+    whole = load(MNIST, real_files)
     assert stream.shape == (1, 28, 28)
     for task in stream:
         assert [len(part) for part in (task.train, task.valid, task.test)] == [7200, 800, 2000]
         pixels = torch.cat([task.valid.x, task.train.x])
-        assert not pixels.equal(raw.train[0])  # the first task is permuted too
-        assert pixels.flatten(1).sort(1)[0].equal(raw.train[0].flatten(1).sort(1)[0])
-        assert torch.cat([task.valid.y, task.train.y]).equal(raw.train[1])
+        assert not pixels.equal(whole.train[0])  # the first task is permuted too
+        assert pixels.flatten(1).sort(1)[0].equal(whole.train[0].flatten(1).sort(1)[0])
+        assert torch.cat([task.valid.y, task.train.y]).equal(whole.train[1])
     assert not stream.tasks[0].test.x.equal(stream.tasks[1].test.x)
     mean, std = moments([stream.tasks[0].train])
     assert (mean[0], std[0]) == pytest.approx((0.1307, 0.3081), abs=0.003)

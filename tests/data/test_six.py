@@ -10,8 +10,8 @@ import torch
 from PIL import Image
 
 import perdure.data
-from perdure.data import embedded
-from perdure.data.embedded import CHECKSUMS, checksum, cut_sheet, lay_sheet, read_sheet, six
+from perdure.data.benchmarks import six as module
+from perdure.data.benchmarks.six import CHECKSUMS, checksum, cut_sheet, lay_sheet, read_sheet, six
 from perdure.errors import BadData, WrongValue
 
 SIX = Path(perdure.data.__file__).parent / "six"
@@ -33,7 +33,7 @@ def stream():
 def copied(tmp_path, monkeypatch):
     """The shipped folder, where it may be spoiled."""
     folder = Path(shutil.copytree(SIX, tmp_path / "six"))
-    monkeypatch.setattr(embedded, "FOLDER", folder)
+    monkeypatch.setattr(module, "FOLDER", folder)
     return folder
 
 
@@ -96,7 +96,7 @@ def test_gray_images_are_padded_and_copied(stream):
 
 
 def test_normalized_pixels_are_about_zero_with_deviation_one():
-    for source, (mean, std) in embedded.SCALES.items():
+    for source, (mean, std) in module.SCALES.items():
         pixels = color(read_sheet(source)) / 255
         assert np.abs(pixels.mean((0, 2, 3)) - mean).max() < 0.02
         assert np.abs(pixels.std((0, 2, 3)) - std).max() < 0.02

@@ -131,7 +131,7 @@ def test_test_data_change_nothing(search, tmp_path, monkeypatch):
     """The same search on a stream whose test images and labels are something else."""
     from dataclasses import replace
 
-    from perdure.data.synthetic import synthetic
+    from perdure.data.benchmarks.synthetic import synthetic
     from perdure.types import Split, Stream
 
     before = [trial.score for trial in search(tmp_path / "a", 2)]
@@ -141,7 +141,7 @@ def test_test_data_change_nothing(search, tmp_path, monkeypatch):
         wrong = [replace(t, test=Split(t.test.x.flip(0), t.test.y * 0, t.test.mean, t.test.std)) for t in stream]
         return Stream("synthetic", wrong)
 
-    monkeypatch.setattr("perdure.data.synthetic.synthetic", other_test_data)
+    monkeypatch.setattr("perdure.data.benchmarks.synthetic.synthetic", other_test_data)
     assert [trial.score for trial in search(tmp_path / "b", 2)] == before
 
 

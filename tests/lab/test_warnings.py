@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure.data.synthetic import synthetic
+from perdure.data.benchmarks.synthetic import synthetic
 from perdure.errors import UnknownName
 from perdure.lab.build import build
 from perdure.lab.run import run_spec as run

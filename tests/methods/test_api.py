@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from perdure.data.synthetic import synthetic
+from perdure.data.benchmarks.synthetic import synthetic
 from perdure.methods.api import API
 from perdure.methods.gpm import GPM
 from perdure.nets.mlp import MLP

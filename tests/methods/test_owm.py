@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from perdure.data.synthetic import synthetic
+from perdure.data.benchmarks.synthetic import synthetic
 from perdure.methods.finetune import FineTune
 from perdure.methods.method import Method
 from perdure.methods.owm import OWM

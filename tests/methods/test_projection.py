@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from perdure.data.embedded import six
-from perdure.data.synthetic import synthetic
+from perdure.data.benchmarks.six import six
+from perdure.data.benchmarks.synthetic import synthetic
 from perdure.lab.checkpoint import load, save
 from perdure.methods.dfgp import DFGP
 from perdure.methods.gpm import GPM

@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from perdure.data.embedded import six
+from perdure.data.benchmarks.six import six
 from perdure.errors import UnknownName, WrongValue
 from perdure.ops.corruptions import _KINDS, KINDS, SEVERITIES, corrupt
 from perdure.seeding import generator

@@ -4,7 +4,7 @@ from copy import deepcopy
 
 import pytest
 
-from perdure.data.synthetic import synthetic
+from perdure.data.benchmarks.synthetic import synthetic
 from perdure.methods.finetune import FineTune
 from perdure.methods.method import Method
 from perdure.nets.alexnet import SlimAlexNet

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from perdure.data.synthetic import synthetic
+from perdure.data.benchmarks.synthetic import synthetic
 from perdure.methods.finetune import FineTune
 from perdure.nets.mlp import MLP
 from perdure.nets.network import Network

@@ -7,7 +7,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from perdure.data.synthetic import synthetic
+from perdure.data.benchmarks.synthetic import synthetic
 from perdure.errors import WrongValue
 from perdure.methods.gpm import GPM
 from perdure.methods.method import Method

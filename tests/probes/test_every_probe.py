@@ -12,7 +12,7 @@ from checks import METHODS, PLAN, make
 from rich.console import Console
 
 from perdure import registry
-from perdure.data.synthetic import synthetic
+from perdure.data.benchmarks.synthetic import synthetic
 from perdure.lab.probe_run import probe_spec
 from perdure.methods.method import Method
 from perdure.probes.probe import Measured, Meter, Subject, Work

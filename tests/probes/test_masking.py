@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from torch import Tensor
 
-from perdure.data.synthetic import synthetic
+from perdure.data.benchmarks.synthetic import synthetic
 from perdure.errors import WrongValue
 from perdure.methods.finetune import FineTune
 from perdure.nets.mlp import MLP

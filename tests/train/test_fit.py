@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from perdure.data.synthetic import synthetic
+from perdure.data.benchmarks.synthetic import synthetic
 from perdure.errors import BadData, Diverged, TooFewSamples
 from perdure.methods.agem import AGEM
 from perdure.methods.finetune import FineTune

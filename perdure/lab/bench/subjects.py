@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from perdure import registry
-from perdure.data.synthetic import synthetic
+from perdure.data.benchmarks.synthetic import synthetic
 from perdure.errors import UnknownName
 from perdure.lab.bench.clock import Work
 from perdure.memory.gradient_memory import DualMemory

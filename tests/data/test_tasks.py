@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from perdure.data.paths import data_root
-from perdure.data.stream import make_task, split_rows, split_rows_by_class, task_count
+from perdure.data.tasks import make_task, split_rows, split_rows_by_class, task_count
 from perdure.errors import BadData, WrongValue
 
 SCALE = {"mean": (0.5,) * 3, "std": (0.25,) * 3}
@@ -51,23 +51,23 @@ def test_split_by_class_holds_out_so_many_at_least():
     assert sorted([*train.tolist(), *valid.tolist()]) == list(range(64))
 
 
-@pytest.mark.parametrize("share", [0.0, 1.0, -0.1, 1.5])
-def test_share_outside_its_range(share):
-    with pytest.raises(WrongValue, match="valid_share"):
-        split_rows(100, share, seed=1)
+@pytest.mark.parametrize(
+    ("n", "share", "seed", "says"),
+    [
+        *((100, share, 1, "valid_share") for share in (0.0, 1.0, -0.1, 1.5)),
+        *((100, 0.1, seed, "seed") for seed in (-1, 2**32)),
+        (10, 0.05, 1, r"0\.05 of 10 images"),
+        (0, 0.05, 1, r"0\.05 of 0 images"),
+    ],
+)
+def test_split_that_cannot_be(n, share, seed, says):
+    with pytest.raises(WrongValue, match=says):
+        split_rows(n, share, seed)
 
 
-def test_share_too_small_for_the_images():
-    with pytest.raises(WrongValue, match=r"0\.05 of 10 images"):
-        split_rows(10, 0.05, seed=1)
+def test_share_too_small_for_a_class():
     with pytest.raises(WrongValue, match=r"0\.1 of 4 images"):
         split_rows_by_class(np.array([0] * 20 + [1] * 4), 0.1, seed=1)
-
-
-@pytest.mark.parametrize("seed", [-1, 2**32])
-def test_seed_outside_its_range(seed):
-    with pytest.raises(WrongValue, match="seed"):
-        split_rows(100, 0.1, seed)
 
 
 @pytest.mark.parametrize("kind", ["array", "read-only array", "tensor", "int32 labels", "uint8 labels"])

@@ -24,10 +24,7 @@ def split_rows(n: int, share: float, seed: int) -> tuple[Tensor, Tensor]:
     >>> split_rows(5000, 0.05, seed=1)[1][:6].tolist()
     [2764, 4767, 3814, 3499, 2735, 3922]
     """
-    rows = np.arange(n)
-    legacy_generator(seed).shuffle(rows)
-    held = _held_out(n, share)
-    return torch.from_numpy(rows[held:]), torch.from_numpy(rows[:held])
+    return split_rows_by_class(np.zeros(n), share, seed)
 
 
 def split_rows_by_class(y: Array, share: float, seed: int, least: int = 0) -> tuple[Tensor, Tensor]:
@@ -39,12 +36,16 @@ def split_rows_by_class(y: Array, share: float, seed: int, least: int = 0) -> tu
     >>> len(train), len(valid), int((valid < 4).sum())
     (6, 2, 1)
     """
+    check_shares(valid_share=share)
     shuffler, labels = legacy_generator(seed), np.asarray(y)
     train, valid = [], []
-    for label in np.unique(labels):
+    for label in np.unique(labels) if len(labels) else [0]:
         rows = np.flatnonzero(labels == label)
         shuffler.shuffle(rows)
-        held = _held_out(len(rows), share, least)
+        held = max(int(share * len(rows)), least)
+        if held == 0:
+            few = f"valid_share={share} of {len(rows)} images"
+            raise WrongValue(f"{few} leaves none to validate with; raise it or add images")
         valid.append(rows[:held])
         train.append(rows[held:])
     return torch.from_numpy(np.concatenate(train)), torch.from_numpy(np.concatenate(valid))
@@ -75,14 +76,21 @@ def make_task(
     x, y = _labeled(f"task {name!r}, train", train)
     test_x, test_y = _labeled(f"task {name!r}, test", test)
     split = split_rows_by_class(y, valid_share, seed) if by_class else split_rows(len(y), valid_share, seed)
-    scale = tuple(mean), tuple(std)
-    return Task(
-        name=name,
-        classes=tuple(classes),
-        train=Split(x.index_select(0, split[0]), y[split[0]], *scale),
-        valid=Split(x.index_select(0, split[1]), y[split[1]], *scale),
-        test=Split(test_x, test_y, *scale),
-    )
+    return task_of_rows(name, classes, x, y, split, (test_x, test_y), tuple(mean), tuple(std))
+
+
+def task_of_rows(
+    name: str,
+    classes: Sequence[str],
+    x: Tensor,
+    y: Tensor,
+    split: tuple[Tensor, Tensor],  # rows to train on and to validate with
+    test: tuple[Tensor, Tensor],
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+) -> Task:
+    train, valid = (Split(x.index_select(0, rows), y[rows], mean, std) for rows in split)
+    return Task(name, tuple(classes), train, valid, Split(*test, mean, std))
 
 
 def task_count(asked: int | None, available: int) -> int:
@@ -94,6 +102,12 @@ def task_count(asked: int | None, available: int) -> int:
     return asked
 
 
+def check_shares(**shares: float) -> None:
+    for name, share in shares.items():
+        if not 0 < share < 1:
+            raise WrongValue(f"{name}={share} is not allowed; use a number between 0 and 1, such as 0.1")
+
+
 def legacy_generator(seed: int) -> np.random.RandomState:
     """Numpy's old generator, with which the published runs drew their splits and orders."""
     if not 0 <= seed < 2**32:
@@ -101,22 +115,9 @@ def legacy_generator(seed: int) -> np.random.RandomState:
     return np.random.RandomState(seed)
 
 
-def _held_out(n: int, share: float, least: int = 0) -> int:
-    if not 0 < share < 1:
-        raise WrongValue(f"valid_share={share} is not allowed; use a number between 0 and 1, such as 0.1")
-    held = max(int(share * n), least)
-    if held == 0:
-        raise WrongValue(f"valid_share={share} of {n} images leaves none to validate with; raise it or add images")
-    return held
-
-
 def _labeled(where: str, pair: Labeled) -> tuple[Tensor, Tensor]:
-    x, y = _tensor(pair[0]), _tensor(pair[1])
+    # Copies, for arrays read from files may be read-only or lie inside larger records.
+    x, y = (part if isinstance(part, Tensor) else torch.from_numpy(np.array(part)) for part in pair)
     if len(x) != len(y):
         raise BadData(f"{where}: {len(x)} images but {len(y)} labels; give one label per image")
     return x, y if y.dtype.is_floating_point else y.long()
-
-
-def _tensor(values: Array) -> Tensor:
-    # A copy, for arrays read from files may be read-only or lie inside larger records.
-    return values if isinstance(values, Tensor) else torch.from_numpy(np.array(values))

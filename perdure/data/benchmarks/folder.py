@@ -3,17 +3,19 @@
 import os
 import stat
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from perdure.data.arrays import task_from, too_few
 from perdure.data.cache import Decoded, cached, fingerprint
-from perdure.data.own import check_shares, few, one_line, task_from, too_few
-from perdure.data.pictures import SUFFIXES, list_pictures, natural, read_pictures
-from perdure.data.stream import task_count
+from perdure.data.images import SUFFIXES, list_folder, list_folders, list_images, read_images
+from perdure.data.paths import first_few, one_line, reading
+from perdure.data.tasks import check_shares, task_count
 from perdure.errors import BadData, MissingFile
 from perdure.schema import Count, Share
 from perdure.types import Stream, Task
@@ -21,7 +23,7 @@ from perdure.types import Stream, Task
 LAYOUT = "FOLDER/task/class/image.jpg"
 FORM = f"put images as {LAYOUT}, a folder per task and in it one per class"
 
-# In the order in which they are told, each with what to do.
+# In the order in which they are reported, each with what to do.
 MISTAKES = {
     "no class folders in": FORM,
     "images outside of class folders:": "put them into the folder of their class, or away",
@@ -45,7 +47,7 @@ class TaskFolder:
 
 
 @dataclass(frozen=True)
-class Survey:
+class FolderContent:
     """What a folder holds, before any image is decoded."""
 
     path: Path
@@ -54,13 +56,8 @@ class Survey:
 
     def files(self, tasks: int | None = None) -> list[Path]:
         """All image files of the first tasks in the order in which they are read."""
-        return [
-            file
-            for task in self.tasks[:tasks]
-            for part in (task.train, task.test or ())
-            for group in part
-            for file in group
-        ]
+        parts = [part for task in self.tasks[:tasks] for part in (task.train, task.test or ())]
+        return [file for part in parts for group in part for file in group]
 
 
 def folder(
@@ -83,7 +80,7 @@ def folder(
     while constants over all tasks would look into the future.
     """
     check_shares(valid_share=valid_share, test_share=test_share)
-    found = survey(path)
+    found = scan_folder(path)
     count = task_count(tasks, len(found.tasks))
     _check_counts(found, count, valid_share, test_share)
     decoded = cached(
@@ -105,22 +102,21 @@ def folder(
     if unreadable := decoded.facts["unreadable"]:
         notes["unreadable"] = f"{len(unreadable)} left out: {', '.join(unreadable)}"
     if found.ignored:
-        notes["ignored"] = f"{len(found.ignored)} files that do not end like an image: {few(found.ignored)}"
+        notes["ignored"] = f"{len(found.ignored)} files that do not end like an image: {first_few(found.ignored)}"
     return Stream("folder", made, notes, decoded.facts["fingerprint"])
 
 
-def survey(path: Path) -> Survey:
+def scan_folder(path: Path) -> FolderContent:
     """What is where. All mistakes of a kind are named in one error."""
     path = Path(path).expanduser()
-    folders = _top(path)
-    mistakes = _Mistakes(path)
-    mistakes.strays(path)
-    found = tuple(_survey_task(folder, mistakes) for folder in folders)
-    mistakes.tell()
-    return Survey(path, found, tuple(mistakes.ignored))
+    scan = _Scan(path, _task_folders(path))
+    for kind, places in scan.mistakes.items():
+        if places:
+            raise BadData(f"{_text(path)}: {kind} {first_few(places)}; {MISTAKES[kind]}")
+    return FolderContent(path, tuple(scan.tasks), tuple(scan.ignored))
 
 
-def read_folder(found: Survey, size: int, *, tasks: int | None = None, skip_unreadable: bool = False) -> Decoded:
+def read_folder(found: FolderContent, size: int, *, tasks: int | None = None, skip_unreadable: bool = False) -> Decoded:
     """The images of the first tasks, decoded: flat tensors and facts that JSON can hold, so that a copy can be kept.
 
     Tensors: `x` (n, 3, size, size) uint8 and `y` (n,) int64, the class within the task. Facts: `tasks`, each with
@@ -128,21 +124,15 @@ def read_folder(found: Survey, size: int, *, tasks: int | None = None, skip_unre
     a `fingerprint` of all that changes numbers, which names and places do not.
     """
     chosen = found.tasks[:tasks]
-    paths = found.files(tasks)
     groups = [group for task in chosen for group in (task.train, task.test or ())]  # two per task
     parts = np.repeat(np.arange(len(groups)), [sum(map(len, group)) for group in groups])
     labels = np.concatenate([np.repeat(np.arange(len(group)), [len(files) for files in group]) for group in groups])
-    images, rows, unreadable = read_pictures(paths, size, 3, skip_unreadable)
+    images, rows, unreadable = read_images(found.files(tasks), size, 3, skip_unreadable)
     ends = np.searchsorted(parts[rows], np.arange(len(groups)), side="right").tolist()
-    spans = list(zip([0, *ends], ends, strict=False))
+    spans = [list(span) for span in zip([0, *ends], ends, strict=False)]
     about = [
-        {
-            "name": task.name,
-            "classes": list(task.classes),
-            "train": list(spans[2 * number]),
-            "test": None if task.test is None else list(spans[2 * number + 1]),
-        }
-        for number, task in enumerate(chosen)
+        {"name": task.name, "classes": list(task.classes), "train": train, "test": None if task.test is None else test}
+        for task, train, test in zip(chosen, spans[::2], spans[1::2], strict=True)
     ]
     x, y = torch.from_numpy(images), torch.from_numpy(labels[rows].astype(np.int64))
     facts = {
@@ -156,26 +146,12 @@ def read_folder(found: Survey, size: int, *, tasks: int | None = None, skip_unre
 def make_tasks(decoded: Decoded, *, seed: int, valid_share: float, test_share: float) -> list[Task]:
     """Tasks of what `read_folder` gives, or of a copy of it."""
     x, y = decoded.tensors["x"], decoded.tensors["y"]
-
+    make = partial(task_from, seed=seed, valid_share=valid_share, test_share=test_share)
     made = []
     for task in decoded.facts["tasks"]:
-        train, test = (
-            None if span is None else (x[span[0] : span[1]], y[span[0] : span[1]])
-            for span in (task["train"], task["test"])
-        )
-        assert train is not None
+        train, test = (span and (x[slice(*span)], y[slice(*span)]) for span in (task["train"], task["test"]))
         try:
-            made.append(
-                task_from(
-                    task["name"],
-                    train,
-                    test,
-                    classes=task["classes"],
-                    seed=seed,
-                    valid_share=valid_share,
-                    test_share=test_share,
-                )
-            )
+            made.append(make(task["name"], train, test, classes=task["classes"]))
         except BadData as error:
             if not decoded.facts["unreadable"]:
                 raise
@@ -183,100 +159,95 @@ def make_tasks(decoded: Decoded, *, seed: int, valid_share: float, test_share: f
     return made
 
 
-class _Mistakes:
-    """What is wrong with a folder, kind by kind, so that all of a kind are told at once."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.found: dict[str, list[str]] = {kind: [] for kind in MISTAKES}
-        self.ignored: list[str] = []
-
-    def add(self, kind: str, place: Path) -> None:
-        self.found[kind].append(_below(place, self.path))
-
-    def strays(self, place: Path) -> None:
-        """Images where only folders should be."""
-        for picture in list_pictures(place):
-            self.add("images outside of class folders:", picture)
-
-    def tell(self) -> None:
-        for kind, places in self.found.items():
-            if places:
-                raise BadData(f"{_text(self.path)}: {kind} {few(places)}; {MISTAKES[kind]}")
-
-
-def _top(path: Path) -> list[Path]:
+def _task_folders(path: Path) -> list[Path]:
     """The folders of the tasks, if that is what `path` holds."""
     shown = _text(path)
     try:
-        is_folder = stat.S_ISDIR(path.stat().st_mode)
-    except (FileNotFoundError, ValueError):  # ValueError: no name that a file could have
+        with reading(path, "folder"):
+            is_folder = stat.S_ISDIR(path.stat().st_mode)
+    except (MissingFile, ValueError):  # ValueError: no name that a file could have
         raise MissingFile(f"{shown}: no such folder; {FORM}") from None
-    except OSError as error:
-        raise BadData(f"{shown}: cannot be read ({error.strerror}); check that it is a folder you may read") from None
     if not is_folder:
         raise BadData(f"{shown}: a file, not a folder; {FORM}")
-    folders = _folders(path)
+    folders = list_folders(path)
     if not folders:
-        raise BadData(f"{shown}: holds {'images' if list_pictures(path) else 'nothing'} instead of folders; {FORM}")
+        raise BadData(f"{shown}: holds {'images' if list_images(path) else 'nothing'} instead of folders; {FORM}")
     parts = [folder.name for folder in folders if folder.name.casefold() in ("train", "test")]
     if parts:
-        raise BadData(
-            f"{shown}: holds {' and '.join(parts)}, as a task does; put them into a folder per task ({LAYOUT})"
-        )
-    if all(list_pictures(folder) and not _folders(folder) for folder in folders):
-        names = few([folder.name for folder in folders])
-        raise BadData(
-            f"{shown}: its folders ({names}) hold images; put your class folders into a folder per task ({LAYOUT})"
-        )
+        how = f"put them into a folder per task ({LAYOUT})"
+        raise BadData(f"{shown}: holds {' and '.join(parts)}, as a task does; {how}")
+    if all(list_images(folder) and not list_folders(folder) for folder in folders):
+        names = first_few([folder.name for folder in folders])
+        how = f"put your class folders into a folder per task ({LAYOUT})"
+        raise BadData(f"{shown}: its folders ({names}) hold images; {how}")
     return folders
 
 
-def _survey_task(folder: Path, mistakes: _Mistakes) -> TaskFolder:
-    inner = _folders(folder)
-    mistakes.strays(folder)
-    test = next((place for place in inner if place.name.casefold() == "test"), None)
-    # A folder `train` of images is a class, such as of toys; one of folders is the part to train on.
-    train = next((place for place in inner if place.name.casefold() == "train" and _folders(place)), None)
-    others = [place for place in inner if place not in (test, train)]
-    if train is not None:
-        mistakes.strays(train)
-        for place in others:
-            mistakes.add("folders beside train and test:", place)
-    groups = _survey_classes(train or folder, others if train is None else _folders(train), mistakes)
-    if len(groups) == 1:
-        mistakes.add("only one class in", train or folder)
-    if test is None:
-        return TaskFolder(_text(folder.name), tuple(groups), tuple(groups.values()), None)
-    mistakes.strays(test)
-    tests = _survey_classes(test, _folders(test), mistakes)
-    for name in tests:
-        if name not in groups:
-            mistakes.add("test classes without training images:", test / name)
-    held = tuple(tests.get(name, ()) for name in groups)
-    return TaskFolder(_text(folder.name), tuple(groups), tuple(groups.values()), held)
+class _Scan:
+    """The tasks below a folder, and what is wrong with it, kind by kind."""
+
+    def __init__(self, path: Path, folders: Sequence[Path]) -> None:
+        self.path = path
+        self.mistakes: dict[str, list[str]] = {kind: [] for kind in MISTAKES}
+        self.ignored: list[str] = []
+        self._outside_of_classes(path)
+        self.tasks = [self._task(folder) for folder in folders]
+
+    def _task(self, folder: Path) -> TaskFolder:
+        inner = list_folders(folder)
+        self._outside_of_classes(folder)
+        test = next((place for place in inner if place.name.casefold() == "test"), None)
+        # A folder `train` of images is a class, such as of toys; one of folders is the part to train on.
+        train = next((place for place in inner if place.name.casefold() == "train" and list_folders(place)), None)
+        others = [place for place in inner if place not in (test, train)]
+        if train is None:
+            groups = self._classes(folder, others)
+        else:
+            self._outside_of_classes(train)
+            for place in others:
+                self._mistake("folders beside train and test:", place)
+            groups = self._classes(train, list_folders(train))
+        if len(groups) == 1:
+            self._mistake("only one class in", train or folder)
+        held = None
+        if test is not None:
+            self._outside_of_classes(test)
+            tests = self._classes(test, list_folders(test))
+            for name in tests:
+                if name not in groups:
+                    self._mistake("test classes without training images:", test / name)
+            held = tuple(tests.get(name, ()) for name in groups)
+        return TaskFolder(_text(folder.name), tuple(groups), tuple(groups.values()), held)
+
+    def _classes(self, parent: Path, folders: Sequence[Path]) -> dict[str, tuple[Path, ...]]:
+        """Class → its image files."""
+        if not folders:
+            self._mistake("no class folders in", parent)
+        found = {}
+        for folder in folders:
+            images = list_images(folder)
+            if list_folders(folder):
+                self._mistake("folders inside class folders:", folder)
+            elif not images:
+                self._mistake("no images in", folder)
+            known = set(images)
+            self.ignored += [
+                _below(file, self.path) for file in list_folder(folder, os.DirEntry.is_file) if file not in known
+            ]
+            if (name := _text(folder.name)) in found:
+                self._mistake("names that differ only in how accents are stored:", folder)
+            found[name] = tuple(images)
+        return found
+
+    def _outside_of_classes(self, place: Path) -> None:
+        for image in list_images(place):
+            self._mistake("images outside of class folders:", image)
+
+    def _mistake(self, kind: str, place: Path) -> None:
+        self.mistakes[kind].append(_below(place, self.path))
 
 
-def _survey_classes(parent: Path, folders: Sequence[Path], mistakes: _Mistakes) -> dict[str, tuple[Path, ...]]:
-    """Class → its image files."""
-    if not folders:
-        mistakes.add("no class folders in", parent)
-    found = {}
-    for folder in folders:
-        pictures = list_pictures(folder)
-        if _folders(folder):
-            mistakes.add("folders inside class folders:", folder)
-        elif not pictures:
-            mistakes.add("no images in", folder)
-        known = set(pictures)
-        mistakes.ignored += [_below(file, mistakes.path) for file in _files(folder) if file not in known]
-        if (name := _text(folder.name)) in found:
-            mistakes.add("names that differ only in how accents are stored:", folder)
-        found[name] = tuple(pictures)
-    return found
-
-
-def _check_counts(found: Survey, count: int, valid_share: float, test_share: float) -> None:
+def _check_counts(found: FolderContent, count: int, valid_share: float, test_share: float) -> None:
     """Before anything is decoded: has every class enough images to be split?"""
     for given, share in ((True, None), (False, test_share)):
         counts = {
@@ -295,25 +266,6 @@ def _split_note(tasks: Sequence[TaskFolder], valid_share: float, test_share: flo
     given = "folder test" if own else ""
     both = f" ({own} of {len(tasks)} tasks), else " if own and drawn else ""
     return f"test: {given}{both}{drawn}; validation: {valid_share:g} of every class's other images; drawn by the seed"
-
-
-def _folders(place: Path) -> list[Path]:
-    return _children(place, os.DirEntry.is_dir)
-
-
-def _files(place: Path) -> list[Path]:
-    return _children(place, os.DirEntry.is_file)
-
-
-def _children(place: Path, wanted: Callable[[os.DirEntry[str]], bool]) -> list[Path]:
-    """What a folder holds, in natural order; hidden names are left out."""
-    try:
-        with os.scandir(place) as entries:
-            names = [entry.name for entry in entries if not entry.name.startswith(".") and wanted(entry)]
-    except OSError as error:
-        how = "check that it is a folder you may read"
-        raise BadData(f"{_text(place)}: cannot be read ({error.strerror}); {how}") from None
-    return [place / name for name in sorted(names, key=natural)]
 
 
 def _below(place: Path, top: Path) -> str:

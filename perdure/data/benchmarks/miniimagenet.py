@@ -3,13 +3,11 @@
 from pathlib import Path
 
 from perdure.data.catalog import MINIIMAGENET
-from perdure.data.imageset import load, source_notes, task_of_classes
-from perdure.data.stream import legacy_generator, task_count
+from perdure.data.load import stream_of_classes
+from perdure.data.tasks import legacy_generator
 from perdure.types import Stream
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-VALID_SHARE = 0.02
-TASKS, CLASSES = 20, 5
 
 
 def class_order(seed: int) -> list[list[int]]:
@@ -18,7 +16,7 @@ def class_order(seed: int) -> list[list[int]]:
     >>> class_order(1)[:3]
     [[80, 84, 33, 81, 93], [17, 36, 82, 69, 65], [92, 39, 56, 52, 51]]
     """
-    groups: list[list[int]] = legacy_generator(seed).permutation(TASKS * CLASSES).reshape(TASKS, CLASSES).tolist()
+    groups: list[list[int]] = legacy_generator(seed).permutation(100).reshape(20, 5).tolist()
     return groups
 
 
@@ -28,11 +26,6 @@ def miniimagenet(*, seed: int, root: Path | None = None, tasks: int | None = Non
     `seed` draws the classes of the tasks, as in the published runs, and the validation images, which those runs drew
     with torch's generator in whatever state it happened to be. `tasks` keeps the first few.
     """
-    count = task_count(tasks, TASKS)
-    images = load(MINIIMAGENET, root)
-    made = [
-        task_of_classes(f"miniimagenet-{task}", images, classes, valid_share=VALID_SHARE, seed=seed, mean=MEAN, std=STD)
-        for task, classes in enumerate(class_order(seed)[:count])
-    ]
-    notes = {**source_notes({images.name: images}), "tasks": f"{count} of {TASKS}"}
-    return Stream("miniimagenet", made, notes, images.fingerprint)
+    return stream_of_classes(
+        MINIIMAGENET, class_order(seed), root=root, tasks=tasks, valid_share=0.02, seed=seed, mean=MEAN, std=STD
+    )

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from perdure.data.catalog import MNIST
-from perdure.data.imageset import load, source_notes
-from perdure.data.stream import legacy_generator, task_count
+from perdure.data.load import load, source_notes
+from perdure.data.tasks import legacy_generator, task_count
 from perdure.types import Split, Stream, Task
 
 MEAN, STD = (0.1307,), (0.3081,)
@@ -47,14 +47,6 @@ def pmnist(*, seed: int, root: Path | None = None, tasks: int | None = None) -> 
     made = []
     for number, order in enumerate(pixel_orders(seed)[:count]):
         train, test = (pixels.flatten(1)[:, order].view_as(pixels) for pixels in (x, test_x))
-        made.append(
-            Task(
-                name=f"pmnist-{number}",
-                classes=images.classes,
-                train=Split(train[held:], y[held:], MEAN, STD),
-                valid=Split(train[:held], y[:held], MEAN, STD),
-                test=Split(test, test_y, MEAN, STD),
-            )
-        )
-    notes = {**source_notes({images.name: images}), "tasks": f"{count} of {TASKS}"}
-    return Stream("pmnist", made, notes, images.fingerprint)
+        splits = (Split(train[held:], y[held:], MEAN, STD), Split(train[:held], y[:held], MEAN, STD))
+        made.append(Task(f"pmnist-{number}", images.classes, *splits, Split(test, test_y, MEAN, STD)))
+    return Stream("pmnist", made, source_notes({images.name: images}, count, TASKS), images.fingerprint)

@@ -1,10 +1,9 @@
-"""CIFAR-100-C (Hendrycks and Dietterich, ICLR 2019): the corrupted twins of CIFAR-100's test images, if you have them.
+"""CIFAR-100-C (Hendrycks and Dietterich, ICLR 2019): CIFAR-100's test images, corrupted, if you have them.
 
 It is a folder of one file for each corruption, such as fog.npy with (50000, 32, 32, 3) bytes: all 10 000 test images in
 the order of CIFAR-100's own test file, at severity 1, then at severity 2, up to 5. labels.npy holds their classes.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,41 +20,30 @@ SEVERITIES = 5
 LABELS = "labels.npy"
 
 
-class Twins:
-    """The test images of a stream of CIFAR-100, corrupted: `twins("fog", 3)` has one split for each task."""
+class CorruptedTests:
+    """The test images of a stream of CIFAR-100, corrupted: called with ("fog", 3) it gives one split for each task."""
 
     def __init__(self, root: Path, stream: Stream) -> None:
         self.root, self.stream = root, stream
-        self.kinds = corruptions(root)
+        self.kinds = tuple(sorted(file.stem for file in root.glob("*.npy") if file.name != LABELS))
+        if not self.kinds:
+            source = "CIFAR-100-C.tar of zenodo.org/records/3555552"
+            raise MissingFile(f"no CIFAR-100-C in {root}: unpack {source} and name the folder with its .npy files")
 
-    def __call__(self, kind: str, severity: int) -> Sequence[Split]:
-        return corrupted_tests(self.root, self.stream, kind, severity)
-
-
-def corruptions(root: Path) -> tuple[str, ...]:
-    """The names of the corruptions that the folder has."""
-    found = tuple(sorted(file.stem for file in root.glob("*.npy") if file.name != LABELS))
-    if not found:
-        source = "CIFAR-100-C.tar of zenodo.org/records/3555552"
-        raise MissingFile(f"no CIFAR-100-C in {root}: unpack {source} and name the folder with its .npy files")
-    return found
-
-
-def corrupted_tests(root: Path, stream: Stream, corruption: str, severity: int) -> list[Split]:
-    """For each task its test split with corrupted images, in the same order."""
-    if not 1 <= severity <= SEVERITIES:
-        raise WrongValue(f"severity={severity} is not allowed; use 1 to {SEVERITIES}")
-    if corruption not in corruptions(root):
-        raise UnknownName("corruption", corruption, corruptions(root))
-    labels = _labels(root / LABELS)
-    rows = _rows(labels, stream, root / LABELS)
-    images = _images(root / f"{corruption}.npy", severity, len(labels))
-    return [_twin(task.test, images, own) for task, own in zip(stream, rows, strict=True)]
-
-
-def _twin(clean: Split, images: Tensor, rows: Tensor) -> Split:
-    x = images.index_select(0, rows).permute(0, 3, 1, 2).contiguous()
-    return Split(x.to(clean.x.device), clean.y, clean.mean, clean.std)
+    def __call__(self, kind: str, severity: int) -> list[Split]:
+        """For each task its test split with corrupted images, in the same order."""
+        if not 1 <= severity <= SEVERITIES:
+            raise WrongValue(f"severity={severity} is not allowed; use 1 to {SEVERITIES}")
+        if kind not in self.kinds:
+            raise UnknownName("corruption", kind, self.kinds)
+        labels = _read_labels(self.root / LABELS)
+        rows = _rows(labels, self.stream, self.root / LABELS)
+        images = _read_images(self.root / f"{kind}.npy", severity, len(labels))
+        found = []
+        for clean, own in zip((task.test for task in self.stream), rows, strict=True):
+            x = images.index_select(0, own).permute(0, 3, 1, 2).contiguous()
+            found.append(Split(x.to(clean.x.device), clean.y, clean.mean, clean.std))
+        return found
 
 
 def _rows(labels: Tensor, stream: Stream, path: Path) -> list[Tensor]:
@@ -79,7 +67,7 @@ def _rows(labels: Tensor, stream: Stream, path: Path) -> list[Tensor]:
     return found
 
 
-def _labels(path: Path) -> Tensor:
+def _read_labels(path: Path) -> Tensor:
     """Of the images at one severity."""
     labels = _load(path)
     if labels.ndim != 1 or labels.dtype.kind not in "iu" or len(labels) % SEVERITIES or len(labels) == 0:
@@ -90,7 +78,7 @@ def _labels(path: Path) -> Tensor:
     return torch.from_numpy(each[0])
 
 
-def _images(path: Path, severity: int, count: int) -> Tensor:
+def _read_images(path: Path, severity: int, count: int) -> Tensor:
     """The images (count, 32, 32, 3) of one severity; of a file of 150 million bytes, only those are read."""
     images = _load(path)
     wanted = (SEVERITIES * count, 32, 32, 3)

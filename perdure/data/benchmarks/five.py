@@ -5,21 +5,20 @@ from pathlib import Path
 import torch.nn.functional as F
 from torch import Tensor
 
-from perdure.data.catalog import CIFAR10, FASHION, MNIST, NOTMNIST, SVHN
-from perdure.data.cifar100 import MEAN, STD
-from perdure.data.imageset import ImageSet, load, source_notes
+from perdure.data.benchmarks.cifar100 import MEAN, STD
+from perdure.data.catalog import CIFAR10, FASHION, MNIST, NOTMNIST, SVHN, PublishedSet
+from perdure.data.load import ImageSet, load, source_notes
 from perdure.data.paths import data_root
-from perdure.data.published import Published
-from perdure.data.stream import make_task, task_count
+from perdure.data.tasks import make_task, task_count
 from perdure.errors import BadData
-from perdure.types import Stream, Task
+from perdure.types import Stream
 
 LEGACY = "legacy: MNIST a second time, as in the public loaders"
 VALID_SHARE = 0.05
 VALID_SEED = 1  # whatever the seed of the run: the public loaders never pass theirs on
 
 # In the order of the tasks: the set, its mean and its deviation per channel, of gray sets after padding.
-PARTS: tuple[tuple[Published, tuple[float, ...], tuple[float, ...]], ...] = (
+PARTS: tuple[tuple[PublishedSet, tuple[float, ...], tuple[float, ...]], ...] = (
     (CIFAR10, MEAN, STD),
     (MNIST, (0.1,) * 3, (0.2752,) * 3),
     (SVHN, (0.4377, 0.4438, 0.4728), (0.198, 0.201, 0.197)),
@@ -52,20 +51,12 @@ def five(
             same = f"{data_root(root)}: the files of Fashion-MNIST are those of MNIST"
             raise BadData(f"{same}; fetch them anew, or say legacy=true")
         loaded[FASHION.name if slip else published.name] = images
-        made.append(_task(published.name, published.classes, images, mean, std))
-    notes = {
-        **source_notes(loaded),
-        **({"fashion-mnist": LEGACY if legacy else "real"} if FASHION.name in loaded else {}),
-        "tasks": f"{count} of {len(PARTS)}",
-    }
+        train, test = ((color(x), y) for x, y in (images.train, images.test))
+        named = published.name, published.classes
+        made.append(make_task(*named, train, test, valid_share=VALID_SHARE, seed=VALID_SEED, mean=mean, std=std))
+    which = {"fashion-mnist": LEGACY if legacy else "real"} if FASHION.name in loaded else {}
+    notes = source_notes(loaded, count, len(PARTS), **which)
     return Stream("five", made, notes, "-".join(images.fingerprint for images in loaded.values()))
-
-
-def _task(
-    name: str, classes: tuple[str, ...], images: ImageSet, mean: tuple[float, ...], std: tuple[float, ...]
-) -> Task:
-    train, test = ((color(x), y) for x, y in (images.train, images.test))
-    return make_task(name, classes, train, test, valid_share=VALID_SHARE, seed=VALID_SEED, mean=mean, std=std)
 
 
 def color(x: Tensor) -> Tensor:

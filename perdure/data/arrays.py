@@ -1,7 +1,6 @@
 """Tasks of your own in Python: from arrays, tensors, lists of images, or any torch Dataset."""
 
 import math
-import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,11 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from perdure.data.pictures import plain, scale_images
-from perdure.data.stream import split_rows_by_class
+from perdure.data.images import scale_images, to_plain
+from perdure.data.paths import first_few
+from perdure.data.tasks import check_shares, split_rows_by_class, task_of_rows
 from perdure.errors import BadData, WrongValue
-from perdure.types import Split, Stream, Task
+from perdure.types import Stream, Task
 
 Source = tuple[Any, Any] | Dataset[Any]
 """Images and labels, or a Dataset of (image, label)."""
@@ -70,24 +70,25 @@ def task_from(
     held = None if test is None else _read(where_test, test, size)
     names, number_of = _number_classes(where, labels, classes)
     y = torch.tensor([number_of[label] for label in labels])
-    _check_counts(where, names, y, valid_share, test_share if held is None else None)
+    counts = dict(zip(names, torch.bincount(y, minlength=len(names)).tolist(), strict=True))
+    if short := too_few(counts, valid_share, test_share if held is None else None):
+        raise BadData(f"{where}: {short}")
     if held is None:
         rows, test_rows = split_rows_by_class(y, test_share, seed, least=1)
         test_x, test_y = x[test_rows], y[test_rows]
     else:
-        rows, test_rows = torch.arange(len(y)), torch.arange(len(held[1]))
-        x, test_x = _alike(f"task {name!r}", x, held[0])
-        test_x, test_y = test_x[test_rows], _numbers(where_test, held[1], number_of)
+        if strange := sorted({repr(label) for label in held[1] if label not in number_of}):
+            how = "add such images to train"
+            raise BadData(f"{where_test}: labels {first_few(strange)} are not among those to train on; {how}")
+        x, test_x = _same_shape(f"task {name!r}", x, held[0].clone())
+        rows, test_y = torch.arange(len(y)), torch.tensor([number_of[label] for label in held[1]])
     train_rows, valid_rows = (rows[part] for part in split_rows_by_class(y[rows], valid_share, seed, least=1))
-    train_x = x[train_rows]
-    scale = _scale(name, train_x, mean, std)
-    return Task(
-        name=name,
-        classes=names,
-        train=Split(train_x, y[train_rows], *scale),
-        valid=Split(x[valid_rows], y[valid_rows], *scale),
-        test=Split(test_x, test_y, *scale),
-    )
+    measured = mean_and_std(x[train_rows]) if mean is None or std is None else ((), ())
+    means = measured[0] if mean is None else tuple(map(float, mean))
+    stds = measured[1] if std is None else tuple(map(float, std))
+    if not all(map(math.isfinite, means + stds)):
+        raise WrongValue(f"task {name!r}: mean={mean}, std={std} are not all finite numbers; leave them out to measure")
+    return task_of_rows(name, names, x, y, (train_rows, valid_rows), (test_x, test_y), means, stds)
 
 
 def stream_from(name: str, tasks: Sequence[Task]) -> Stream:
@@ -100,20 +101,21 @@ def stream_from(name: str, tasks: Sequence[Task]) -> Stream:
     """
     names = [task.name for task in tasks]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise WrongValue(f"stream {name!r}: more than one task is called {few(twice)}; give each a name of its own")
+        how = "give each a name of its own"
+        raise WrongValue(f"stream {name!r}: more than one task is called {first_few(twice)}; {how}")
     shapes = {task.name: tuple(task.train.x.shape[1:]) for task in tasks}
     if len(set(shapes.values())) > 1:
-        found = few([f"{task} {shape}" for task, shape in shapes.items()])
+        found = first_few([f"{task} {shape}" for task, shape in shapes.items()])
         raise BadData(f"stream {name!r}: tasks differ in (channels, height, width): {found}; make all with one size=…")
     return Stream(name, tuple(tasks), {"source": "given in Python", "completeness": "own data"})
 
 
-def measure(x: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def mean_and_std(x: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation per channel of images (n, channels, height, width), as pixels in [0, 1].
 
     Bytes are summed exactly, so the same images give the same bits everywhere.
 
-    >>> measure(torch.tensor([0, 255], dtype=torch.uint8).view(2, 1, 1, 1))
+    >>> mean_and_std(torch.tensor([0, 255], dtype=torch.uint8).view(2, 1, 1, 1))
     ((0.5,), (0.5,))
     """
     sums, squares = torch.zeros(2, x.shape[1], dtype=torch.float64)
@@ -127,10 +129,10 @@ def measure(x: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return tuple((means / one).tolist()), tuple((stds / one).clamp(min=LEAST_STD).tolist())
 
 
-def square(x: Tensor, size: int) -> Tensor:
+def scale_floats(x: Tensor, size: int) -> Tensor:
     """Floats in [0, 1] as (n, channels, size, size): the short side scaled with antialiasing, the center cut out.
 
-    Bytes are scaled by `pictures.scale_images`, so that they become what they would become as files in a folder.
+    Bytes are scaled by `images.scale_images`, so that they become what they would become as files in a folder.
     """
     height, width = x.shape[2:]
     if height == width == size:
@@ -145,51 +147,24 @@ def square(x: Tensor, size: int) -> Tensor:
     return made
 
 
-def check_shares(**shares: float) -> None:
-    for name, share in shares.items():
-        if not 0 < share < 1:
-            raise WrongValue(f"{name}={share} is not allowed; use a number between 0 and 1, such as 0.1")
-
-
 def too_few(counts: Mapping[str, int], valid_share: float, test_share: float | None) -> str:
     """What is wrong with the number of images per class, if one has none left to train on; else nothing.
 
     >>> too_few({"cat": 12, "dog": 2}, 0.1, 0.2)
     'too few images of dog (2); a class needs 3 for valid_share=0.1 and test_share=0.2: add some, or leave it out'
     """
-    short = [f"{name} ({count})" for name, count in counts.items() if not _left(count, valid_share, test_share)]
+
+    def enough(count: int) -> bool:
+        if test_share is not None:
+            count -= max(1, int(test_share * count))
+        return count - max(1, int(valid_share * count)) > 0
+
+    short = [f"{name} ({count})" for name, count in counts.items() if not enough(count)]
     if not short:
         return ""
-    needed = next((str(n) for n in range(2, 1000) if _left(n, valid_share, test_share)), "1000 or more")
+    needed = next((str(n) for n in range(2, 1000) if enough(n)), "1000 or more")
     shares = f"valid_share={valid_share:g}" + ("" if test_share is None else f" and test_share={test_share:g}")
-    return f"too few images of {few(short)}; a class needs {needed} for {shares}: add some, or leave it out"
-
-
-def _left(count: int, valid_share: float, test_share: float | None) -> bool:
-    """Whether a class of so many images has some left to train on."""
-    if test_share is not None:
-        count -= max(1, int(test_share * count))
-    return count - max(1, int(valid_share * count)) > 0
-
-
-def few(names: Sequence[object], most: int = 5) -> str:
-    """The first few of many, on one line whatever they hold.
-
-    >>> few(["a", "b", "c"]), few("abcdefgh")
-    ('a, b, c', 'a, b, c, d, e and 3 more')
-    """
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(one_line(str(name)) for name in names[:most]) + more
-
-
-def one_line(text: str) -> str:
-    """The text with line breaks, control characters and what UTF-8 cannot hold written as escapes.
-
-    >>> one_line("two\\nlines, 猫"), one_line("bad \\udcff")
-    ('two\\\\nlines, 猫', 'bad \\\\udcff')
-    """
-    breaking = ("Cc", "Cs", "Zl", "Zp")  # Unicode's categories: controls, lone surrogates, line and paragraph ends
-    return "".join(c.encode("unicode_escape").decode() if unicodedata.category(c) in breaking else c for c in text)
+    return f"too few images of {first_few(short)}; a class needs {needed} for {shares}: add some, or leave it out"
 
 
 # --- from what is given to images and labels ---
@@ -202,37 +177,31 @@ def _read(where: str, source: Source, size: int | None) -> tuple[Tensor, list[La
             raise BadData(f"{where}: has {len(source)} parts; give a pair (images, labels) or a Dataset")
         x, labels = _images(where, source[0], size), _labels(where, source[1])
     else:
-        x, labels = _read_items(where, _items(where, source), size)
+        images, given = [], []
+        for row, item in enumerate(_samples(where, source)):
+            if not isinstance(item, tuple | list) or len(item) != 2:
+                found = f"{len(item)} values" if isinstance(item, tuple | list) else f"a {type(item).__name__}"
+                raise BadData(f"{where}: sample {row} is {found}; a Dataset must give pairs (image, label)")
+            images.append(_single(where, row, item[0], size))
+            given.append(item[1])
+        x, labels = _stack(where, images), _labels(where, given)
     if len(x) != len(labels):
         raise BadData(f"{where}: {len(x)} images but {len(labels)} labels; give one label per image")
     return x, labels
 
 
-def _items(where: str, source: Any) -> Iterator[Any]:
+def _samples(where: str, source: Any) -> Iterator[Any]:
     """The samples of a Dataset, or of whatever can be counted or iterated like one."""
     if isinstance(source, DataLoader):
         raise BadData(f"{where}: is a DataLoader, which gives batches; give its dataset (loader.dataset)")
-    if isinstance(source, Mapping | str | Path | np.ndarray | Tensor):
-        raise BadData(
-            f"{where}: is a {type(source).__name__}; give a pair (images, labels) or a Dataset "
-            "(for a folder of images: perdure.data.folder)"
-        )
-    if not isinstance(source, IterableDataset) and hasattr(source, "__getitem__") and hasattr(source, "__len__"):
-        return (source[row] for row in range(len(source)))
-    if isinstance(source, Iterable):
-        return iter(source)
-    raise BadData(f"{where}: is a {type(source).__name__}; give a pair (images, labels) or a Dataset")
-
-
-def _read_items(where: str, items: Iterator[Any], size: int | None) -> tuple[Tensor, list[Label]]:
-    images, labels = [], []
-    for row, item in enumerate(items):
-        if not isinstance(item, tuple | list) or len(item) != 2:
-            found = f"{len(item)} values" if isinstance(item, tuple | list) else f"a {type(item).__name__}"
-            raise BadData(f"{where}: sample {row} is {found}; a Dataset must give pairs (image, label)")
-        images.append(_single(where, row, item[0], size))
-        labels.append(item[1])
-    return _stack(where, images), _labels(where, labels)
+    if not isinstance(source, Mapping | str | Path | np.ndarray | Tensor):
+        countable = hasattr(source, "__getitem__") and hasattr(source, "__len__")
+        if countable and not isinstance(source, IterableDataset):
+            return (source[row] for row in range(len(source)))
+        if isinstance(source, Iterable):
+            return iter(source)
+    hint = " (for a folder of images: perdure.data.benchmarks.folder)" if isinstance(source, str | Path) else ""
+    raise BadData(f"{where}: is a {type(source).__name__}; give a pair (images, labels) or a Dataset{hint}")
 
 
 def _images(where: str, images: Any, size: int | None) -> Tensor:
@@ -249,20 +218,15 @@ def _single(where: str, row: int, image: Any, size: int | None) -> Tensor:
     """One image (channels, height, width)."""
     where = f"{where}, image {row}"
     if isinstance(image, Image.Image):
-        image = _from_pillow(where, image)
+        if image.mode == "F" or image.mode.startswith("I"):
+            raise BadData(f"{where}: has pixels of more than 8 bits (mode {image.mode}); give floats in [0, 1] instead")
+        gray = image.mode in ("1", "L") and "transparency" not in image.info
+        image = np.asarray(to_plain(image, 1 if gray else 3))
     if not isinstance(image, np.ndarray | Tensor):
         raise BadData(f"{where}: is a {type(image).__name__}; give an array, a tensor or a PIL image")
     if image.ndim not in (2, 3):
         raise BadData(f"{where}: has shape {tuple(image.shape)}; an image is (height, width) or has channels besides")
     return _batch(where, _array(where, image)[None], size)[0]
-
-
-def _from_pillow(where: str, image: Image.Image) -> npt.NDArray[Any]:
-    """Gray (height, width) or colors (height, width, 3), upright and without transparency, as of image files."""
-    if image.mode == "F" or image.mode.startswith("I"):
-        raise BadData(f"{where}: has pixels of more than 8 bits (mode {image.mode}); give floats in [0, 1] instead")
-    gray = image.mode in ("1", "L") and "transparency" not in image.info
-    return np.asarray(plain(image, 1 if gray else 3))
 
 
 def _stack(where: str, images: list[Tensor]) -> Tensor:
@@ -273,11 +237,12 @@ def _stack(where: str, images: list[Tensor]) -> Tensor:
         images = [image.expand(3, -1, -1) for image in images]
     if len({image.dtype for image in images}) > 1:
         images = [image / 255 if image.dtype == torch.uint8 else image for image in images]
-    sizes = {tuple(image.shape[1:]): row for row, image in reversed(list(enumerate(images)))}
-    if len(sizes) > 1:
-        found = few(
-            [f"image {row} is {high}×{wide}" for (high, wide), row in sorted(sizes.items(), key=lambda s: s[1])]
-        )
+    first_of: dict[tuple[int, ...], str] = {}
+    for row, image in enumerate(images):
+        high, wide = image.shape[1:]
+        first_of.setdefault((high, wide), f"image {row} is {high}×{wide}")
+    if len(first_of) > 1:
+        found = first_few(list(first_of.values()))
         raise BadData(f"{where}: images differ in height×width: {found}; scale all to one size, as with size=64")
     return torch.stack(images)
 
@@ -287,9 +252,7 @@ def _array(where: str, values: Any) -> npt.NDArray[Any]:
     if isinstance(values, Tensor):
         try:
             values = values.detach().cpu()
-            values = values.float() if values.is_floating_point() else values
-            found: npt.NDArray[Any] = values.numpy()
-            return found
+            values = (values.float() if values.is_floating_point() else values).numpy()
         except (TypeError, RuntimeError):  # sparse, quantized, …
             raise BadData(f"{where}: a tensor of kind {values.dtype}, {values.layout}; give a dense one") from None
     return np.asarray(values)
@@ -310,40 +273,36 @@ def _batch(where: str, array: npt.NDArray[Any], size: int | None) -> Tensor:
             f"{where}: images of shape {shape} are neither (n, channels, height, width) nor (n, height, width, "
             f"channels) with 1 or 3 channels, nor gray (n, height, width){alpha}"
         )
-    x = _levels(where, array)
+    # A copy only where torch could not look at the memory: arrays may be read-only or run backwards.
+    x = torch.from_numpy(np.require(_pixels(where, array), requirements=["C_CONTIGUOUS", "WRITEABLE"]))
     if size is None:
         return x
-    return torch.from_numpy(scale_images(x.numpy(), size)) if x.dtype == torch.uint8 else square(x, size)
+    return torch.from_numpy(scale_images(x.numpy(), size)) if x.dtype == torch.uint8 else scale_floats(x, size)
 
 
-def _levels(where: str, array: npt.NDArray[Any]) -> Tensor:
+def _pixels(where: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Pixels as uint8 from 0 to 255 or float32 in [0, 1]."""
     kind = array.dtype.kind
     if kind == "b":
-        array = array.astype(np.uint8) * 255
-    elif kind in "iu" and array.dtype != np.uint8:
-        low, high = array.min(), array.max()
+        return array.astype(np.uint8) * 255
+    if kind not in "iuf":
+        raise BadData(f"{where}: images are of kind {array.dtype}; give whole numbers 0 to 255 or floats in [0, 1]")
+    if array.dtype == np.uint8:
+        return array
+    array = array.astype(np.float32) if kind == "f" else array
+    low, high = array.min().item(), array.max().item()
+    if kind != "f":
         if low < 0 or high > 255:
             raise BadData(f"{where}: whole pixels reach from {low} to {high}, not 0 to 255; give floats in [0, 1]")
-        array = array.astype(np.uint8)
-    elif kind == "f":
-        array = array.astype(np.float32)
-        _check_floats(where, array)
-    elif kind not in "iu":
-        raise BadData(f"{where}: images are of kind {array.dtype}; give whole numbers 0 to 255 or floats in [0, 1]")
-    # A copy only where torch could not look at the memory: arrays may be read-only or run backwards.
-    return torch.from_numpy(np.require(array, requirements=["C_CONTIGUOUS", "WRITEABLE"]))
-
-
-def _check_floats(where: str, array: npt.NDArray[np.float32]) -> None:
-    low, high = float(array.min()), float(array.max())
+        return array.astype(np.uint8)
     if not math.isfinite(low + high):
         rows = np.flatnonzero(~np.isfinite(array).all((1, 2, 3))).tolist()
-        which = f" in images {few(rows)}" if len(array) > 1 else ""
+        which = f" in images {first_few(rows)}" if len(array) > 1 else ""
         raise BadData(f"{where}: a pixel is not a finite number{which}; repair or remove it")
     if low < 0 or high > 1:
         how = "leave out their normalization" if low < 0 else "divide them by their largest possible value, such as 255"
         raise BadData(f"{where}: floats must lie in [0, 1], these reach from {low:.4g} to {high:.4g}; {how}")
+    return array
 
 
 def _labels(where: str, labels: Any) -> list[Label]:
@@ -358,27 +317,24 @@ def _labels(where: str, labels: Any) -> list[Label]:
         labels = labels.tolist()
     found = [_label(label) for label in labels]
     if missing := [row for row, label in enumerate(found) if label is None or label == ""]:
-        raise BadData(f"{where}: no label (none, nan or empty) for images {few(missing)}; label or remove them")
+        raise BadData(f"{where}: no label (none, nan or empty) for images {first_few(missing)}; label or remove them")
     for row, label in enumerate(found):
         if not isinstance(label, int | str):
             shown = f"{label:g}" if isinstance(label, float) else f"a {type(label).__name__}"
             raise BadData(f"{where}: the label of image {row} is {shown}; labels are whole numbers or texts")
     if negative := [row for row, label in enumerate(found) if isinstance(label, int) and label < 0]:
-        raise BadData(f"{where}: negative labels for images {few(negative)}; count classes from 0, or remove these")
-    if len({type(label) for label in found}) > 1:
-        row = next(row for row, label in enumerate(found) if type(label) is not type(found[0]))
-        raise BadData(
-            f"{where}: labels mix whole numbers and texts ({found[0]!r} for image 0, {found[row]!r} for image {row}); "
-            "use one kind"
-        )
+        how = "count classes from 0, or remove these"
+        raise BadData(f"{where}: negative labels for images {first_few(negative)}; {how}")
+    for row, label in enumerate(found):
+        if type(label) is not type(found[0]):
+            both = f"({found[0]!r} for image 0, {label!r} for image {row})"
+            raise BadData(f"{where}: labels mix whole numbers and texts {both}; use one kind")
     return found
 
 
 def _label(label: Any) -> Any:
     """A label as int or str, None where there is none, and anything else as it is."""
-    if isinstance(label, Tensor | np.ndarray) and math.prod(label.shape) == 1:
-        label = label.item()
-    if isinstance(label, np.generic):
+    if isinstance(label, Tensor | np.ndarray | np.generic) and math.prod(label.shape) == 1:
         label = label.item()
     if isinstance(label, bytes):
         return label.decode("utf-8", "backslashreplace")
@@ -389,9 +345,6 @@ def _label(label: Any) -> Any:
     return str(label) if isinstance(label, str) else label
 
 
-# --- classes, counts and scale ---
-
-
 def _number_classes(
     where: str, labels: list[Label], classes: Sequence[Label] | None
 ) -> tuple[tuple[str, ...], dict[Label, int]]:
@@ -400,51 +353,26 @@ def _number_classes(
     known = found if classes is None else _labels(f"{where}, classes", list(classes))
     names = tuple(map(str, known))
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise WrongValue(f"{where}: classes name {few(twice)} more than once; name each once")
+        raise WrongValue(f"{where}: classes name {first_few(twice)} more than once; name each once")
     if isinstance(found[0], int) and isinstance(known[0] if known else "", str):
         known = list(range(len(known)))
     number_of = {label: number for number, label in enumerate(known)}
     if unknown := [label for label in found if label not in number_of]:
-        allowed = f"the {len(known)} classes allow {few(known)}"
-        raise BadData(f"{where}: labels {few(unknown)} are of no class; {allowed}")
+        allowed = f"the {len(known)} classes allow {first_few(known)}"
+        raise BadData(f"{where}: labels {first_few(unknown)} are of no class; {allowed}")
     if missing := [name for name, label in zip(names, known, strict=True) if label not in found]:
-        raise BadData(f"{where}: no images of class {few(missing)}; add some, or leave these classes out")
+        raise BadData(f"{where}: no images of class {first_few(missing)}; add some, or leave these classes out")
     if len(names) < 2:
-        raise BadData(f"{where}: all images are of one class ({few(names)}); a task needs two or more to tell apart")
+        how = "a task needs two or more to tell apart"
+        raise BadData(f"{where}: all images are of one class ({first_few(names)}); {how}")
     return names, number_of
 
 
-def _numbers(where: str, labels: list[Label], number_of: Mapping[Label, int]) -> Tensor:
-    if strange := sorted({repr(label) for label in labels if label not in number_of}):
-        raise BadData(f"{where}: labels {few(strange)} are not among those to train on; add such images to train")
-    return torch.tensor([number_of[label] for label in labels])
-
-
-def _check_counts(where: str, names: tuple[str, ...], y: Tensor, valid_share: float, test_share: float | None) -> None:
-    counts = torch.bincount(y, minlength=len(names)).tolist()
-    found = dict(zip(names, counts, strict=True))
-    if short := too_few(found, valid_share, test_share):
-        raise BadData(f"{where}: {short}")
-
-
-def _alike(where: str, x: Tensor, test_x: Tensor) -> tuple[Tensor, Tensor]:
+def _same_shape(where: str, x: Tensor, test_x: Tensor) -> tuple[Tensor, Tensor]:
     """Training and test images of one shape: where one of them is gray, it gets three channels."""
     if {x.shape[1], test_x.shape[1]} == {1, 3}:
-        x, test_x = x.expand(-1, 3, -1, -1), test_x.expand(-1, 3, -1, -1)
+        x, test_x = x.expand(-1, 3, -1, -1), test_x.expand(-1, 3, -1, -1).contiguous()
     if x.shape[1:] != test_x.shape[1:]:
         sizes = " and ".join(f"{part.shape[2]}×{part.shape[3]}" for part in (x, test_x))
         raise BadData(f"{where}: images to train on and to test are {sizes}; scale all to one size, as with size=64")
     return x, test_x
-
-
-def _scale(
-    name: str, x: Tensor, mean: Sequence[float] | None, std: Sequence[float] | None
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    measured = measure(x) if mean is None or std is None else ((), ())
-    scale = (
-        measured[0] if mean is None else tuple(map(float, mean)),
-        measured[1] if std is None else tuple(map(float, std)),
-    )
-    if not all(map(math.isfinite, scale[0] + scale[1])):
-        raise WrongValue(f"task {name!r}: mean={mean}, std={std} are not all finite numbers; leave them out to measure")
-    return scale

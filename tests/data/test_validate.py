@@ -1,25 +1,23 @@
-"""The doctor finds what is wrong, says where, and does not accuse what is right."""
+"""The check finds what is wrong, says where, and does not accuse what is right."""
 
 import gzip
 import hashlib
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from image_files import idx, picture
 
+from perdure.data import check
+from perdure.data.benchmarks.five import five
 from perdure.data.catalog import FASHION, MINIIMAGENET, MNIST, SETS, USES, sets_of
-from perdure.data.check import examine
-from perdure.data.five import five
-from perdure.data.imageset import load
-from perdure.data.published import content_md5, locate, obtain
-from perdure.errors import BadData, DownloadError, MissingFile, UnknownName
-
-CHANCE = np.random.RandomState(0)
-
-
-def idx(array):
-    return bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">i4").tobytes() + array.astype(np.uint8).tobytes()
+from perdure.data.load import load
+from perdure.data.locate import content_md5, fetch_missing, locate
+from perdure.data.validate import check_set
+from perdure.errors import BadData, DownloadError, MissingFile, UnknownName, WrongValue
 
 
 def digits(per_class, seed=0):
@@ -52,7 +50,7 @@ def test_official_files_are_complete_and_nothing_is_wrong(tmp_path, pack, suffix
     put(tmp_path, digits(3, 1), digits(2, 2), pack=pack, suffix=suffix)
     md5 = {path.name.removesuffix(".gz"): content_md5(path) for path in (tmp_path / "MNIST/raw").iterdir()}
     official = small(layouts=(replace(MNIST.layouts[0], md5=md5),))
-    found = examine(official, tmp_path)
+    found = check_set(official, tmp_path)
     assert found.completeness == "complete"
     assert found.verdict == "complete: figures may be compared with published ones (the official files, byte for byte)"
     assert texts(found, "bad") == texts(found, "note") == []
@@ -66,7 +64,7 @@ def test_official_files_are_complete_and_nothing_is_wrong(tmp_path, pack, suffix
 )
 def test_other_files_are_a_subset_or_altered(tmp_path, train, test, says):
     put(tmp_path, digits(3, 1), digits(2, 2))
-    found = examine(small(train, test), tmp_path)
+    found = check_set(small(train, test), tmp_path)
     assert found.completeness == says
     assert found.verdict.startswith(f"{says}: compare methods with each other, not with published figures (")
     assert "\n" not in found.verdict
@@ -74,7 +72,7 @@ def test_other_files_are_a_subset_or_altered(tmp_path, train, test, says):
 
 def test_a_set_without_checksums_is_judged_by_its_counts(tmp_path):
     put(tmp_path, digits(3, 1), digits(2, 2))
-    found = examine(small(layouts=(replace(MNIST.layouts[0], md5={}),)), tmp_path)
+    found = check_set(small(layouts=(replace(MNIST.layouts[0], md5={}),)), tmp_path)
     assert found.completeness == "complete"
     assert "no official checksum exists" in found.verdict
 
@@ -109,14 +107,14 @@ WRONG = {
 @pytest.mark.parametrize("kind", WRONG)
 def test_wrong_images(tmp_path, kind):
     (train, test), says = WRONG[kind]
-    found = examine(small(), put(tmp_path, train, test))
+    found = check_set(small(), put(tmp_path, train, test))
     assert any(says in text for text in texts(found, "bad")), found.findings
 
 
 def test_copies_with_the_same_label_and_blank_images_are_noted_only(tmp_path):
     (x, y), test = digits(3, 1), digits(2, 2)
     x[10], x[5] = x[0], 7
-    found = examine(small(), put(tmp_path, (x, y), test))
+    found = check_set(small(), put(tmp_path, (x, y), test))
     assert texts(found, "bad") == []
     assert any("more than once in the same part with the same label (train 0 (label 0) = train 10" in t
                for t in texts(found, "note"))  # fmt: skip
@@ -128,14 +126,14 @@ def test_another_set_under_this_name(tmp_path, monkeypatch):
     put(tmp_path, digits(3, 1), digits(2, 2), folder="FashionMNIST/raw")
     md5 = {path.name: hashlib.md5(path.read_bytes()).hexdigest() for path in (tmp_path / "FashionMNIST/raw").iterdir()}
     monkeypatch.setitem(SETS, "mnist", small(layouts=(replace(MNIST.layouts[0], md5=md5),)))
-    found = examine(replace(FASHION, counts=small().counts), tmp_path)
+    found = check_set(replace(FASHION, counts=small().counts), tmp_path)
     assert "train-images-idx3-ubyte: this is a file of MNIST" in texts(found, "bad")
 
 
 def test_five_refuses_mnist_as_fashion_mnist(tmp_path, monkeypatch):
     for folder in ("MNIST/raw", "FashionMNIST/raw"):
         put(tmp_path, digits(30, 1), digits(2, 2), folder=folder)
-    monkeypatch.setattr("perdure.data.five.PARTS", five.__globals__["PARTS"][1:4:2])
+    monkeypatch.setattr("perdure.data.benchmarks.five.PARTS", five.__globals__["PARTS"][1:4:2])
     monkeypatch.setenv("PERDURE_DATA", str(tmp_path))
     for root in (tmp_path, None):
         with pytest.raises(BadData, match=r"the files of Fashion-MNIST are those of MNIST.*legacy=true") as caught:
@@ -149,13 +147,46 @@ def test_broken_files_are_one_line(tmp_path):
     path = tmp_path / "MNIST/raw/train-images-idx3-ubyte"
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(BadData, match="instead of"):
-        examine(small(), tmp_path)
+        check_set(small(), tmp_path)
 
 
 def test_wrong_shape_is_one_line(tmp_path):
     put(tmp_path, digits(3, 1), digits(2, 2))
     with pytest.raises(BadData, match="1, 28, 28"):
         load(small(shape=(1, 32, 32)), tmp_path)
+
+
+# --- all sets of a benchmark ---
+
+
+def test_check_reports_what_is_there_and_what_is_not(tmp_path, monkeypatch):
+    put(tmp_path, digits(3, 1), digits(2, 2))
+    reports = {report.name: report for report in check("five", tmp_path)}
+    assert list(reports) == ["cifar10", "mnist", "svhn", "fashion-mnist", "notmnist"]
+    assert reports.pop("mnist") == check("mnist", tmp_path)[0] == check_set(MNIST, tmp_path)
+    for report in reports.values():
+        assert (report.completeness, report.findings) == ("unreadable", ())
+        assert report.verdict.startswith(f"no {SETS[report.name].title} in {tmp_path}: ")
+    monkeypatch.setenv("PERDURE_DATA", str(tmp_path))
+    assert check("pmnist")[0].completeness == "subset"
+    with pytest.raises(UnknownName, match="did you mean mnist"):
+        check("mnst")
+    with pytest.raises(WrongValue, match="say which folder, as folder:PATH"):
+        check("folder:")
+
+
+def test_check_of_a_folder(tmp_path):
+    for name in ("pets/cat", "pets/dog"):
+        for number in range(4):
+            picture(tmp_path / name / f"{number}.png", 9 * number + len(name))
+    (report,) = check(f"folder:{tmp_path}")
+    assert (report.completeness, report.folder) == ("own data", str(tmp_path))
+    assert report.verdict.startswith("own data: 8 images in 1 tasks")
+
+
+def test_finding_files_does_not_import_torch():
+    code = "import sys, perdure.data, perdure.data.locate; print('torch' in sys.modules, len(perdure.data.__all__))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False 3\n"
 
 
 # --- where sets are looked for ---
@@ -191,7 +222,7 @@ def test_nothing_there(tmp_path, name):
 
 
 def test_what_cannot_be_fetched_says_which_files_to_put_where(tmp_path):
-    ((_, outcome),) = obtain(MINIIMAGENET, tmp_path)
+    ((_, outcome),) = fetch_missing(MINIIMAGENET, tmp_path)
     assert isinstance(outcome, DownloadError)
     said = str(outcome)
     assert f"train.pkl, test.pkl into {tmp_path / 'miniimagenet'}" in said
@@ -200,16 +231,16 @@ def test_what_cannot_be_fetched_says_which_files_to_put_where(tmp_path):
 
 def test_other_files_than_the_official_ones_are_not_fetched_over(tmp_path, monkeypatch):
     """What is fetched would not be read as long as they are there, and would be fetched again each time."""
-    monkeypatch.setattr("perdure.data.published.fetch", None)
+    monkeypatch.setattr("perdure.data.locate.fetch", None)
     put(tmp_path, digits(3, 1), digits(2, 2))
-    ((name, outcome),) = obtain(MNIST, tmp_path)
+    ((name, outcome),) = fetch_missing(MNIST, tmp_path)
     path = tmp_path / "MNIST/raw/train-images-idx3-ubyte"
     assert name == path.name
     assert isinstance(outcome, BadData)
     assert str(outcome) == f"{path}: not the official file; move it away and run again"
     md5 = {path.name: content_md5(path) for path in (tmp_path / "MNIST/raw").iterdir()}
     official = small(layouts=(replace(MNIST.layouts[0], md5=md5),))
-    assert list(obtain(official, tmp_path)) == [("MNIST", "already there")]
+    assert list(fetch_missing(official, tmp_path)) == [("MNIST", "already there")]
 
 
 def test_packed_files_count_only_where_they_are_read(tmp_path):
@@ -230,13 +261,13 @@ def test_folder_that_may_not_be_read_is_one_line(tmp_path, monkeypatch):
     with pytest.raises(BadData, match=says) as caught:
         locate(MNIST, tmp_path)
     assert not isinstance(caught.value, MissingFile)
-    ((_, outcome),) = obtain(MNIST, tmp_path)
+    ((_, outcome),) = fetch_missing(MNIST, tmp_path)
     assert isinstance(outcome, BadData)
 
 
 def test_files_without_official_checksums_are_not_read_for_one(tmp_path, monkeypatch):
     put(tmp_path, digits(3, 1), digits(2, 2), folder="notMNIST")
-    monkeypatch.setattr("perdure.data.published.content_md5", None)
+    monkeypatch.setattr("perdure.data.locate.content_md5", None)
     assert load(SETS["notmnist"], tmp_path).completeness == "subset"
 
 

@@ -9,10 +9,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from perdure.data.benchmarks.five import PARTS, color
 from perdure.data.catalog import CIFAR10, FASHION, MNIST
-from perdure.data.five import PARTS, color
-from perdure.data.formats import Images
-from perdure.data.stream import make_task, task_count
+from perdure.data.images import Images
+from perdure.data.tasks import make_task, task_count
 from perdure.errors import BadData
 from perdure.types import Stream
 

@@ -9,11 +9,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from image_files import one_line
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from perdure.data.folder import read_folder, survey
-from perdure.data.own import LEAST_STD, few, measure, square, stream_from, task_from, too_few
+from perdure.data.arrays import LEAST_STD, mean_and_std, scale_floats, stream_from, task_from, too_few
+from perdure.data.benchmarks.folder import read_folder, scan_folder
+from perdure.data.paths import first_few
 from perdure.errors import BadData, PerdureError, WrongValue
 
 ROOT = Path(__file__).parent.parent.parent
@@ -258,7 +260,7 @@ def test_photos_become_what_they_become_in_a_folder(tmp_path, mode):
     for name in ("cat", "dog"):
         (tmp_path / "pets" / name).mkdir(parents=True)
         photo.save(tmp_path / "pets" / name / "a.jpg", exif=turned)
-    by_folder = read_folder(survey(tmp_path), 20).tensors["x"][0]
+    by_folder = read_folder(scan_folder(tmp_path), 20).tensors["x"][0]
     with Image.open(tmp_path / "pets/cat/a.jpg") as image:
         given = task_from("t", Listed(pairs([image] * 8, [0, 1] * 4)), size=20).train.x[0]
         whole = task_from("t", Listed(pairs([image] * 8, [0, 1] * 4))).train.x[0]
@@ -279,17 +281,17 @@ def test_size_makes_one_of_many():
 def test_square_gives_its_size_and_stays_in_range(height, width, size):
     chance = torch.Generator().manual_seed(height * width)
     x = torch.rand(2, 1, height, width, generator=chance)
-    made = square(x, size)
+    made = scale_floats(x, size)
     assert made.shape == (2, 1, size, size)
     assert made.dtype == x.dtype
     assert x.min() <= made.min() + 1e-6
     assert made.max() <= x.max() + 1e-6
-    assert square(made, size) is made
+    assert scale_floats(made, size) is made
 
 
 def test_square_of_more_images_than_are_worked_on_at_a_time():
     x = (torch.arange(200) / 256).view(-1, 1, 1, 1).expand(-1, 2, 4, 4)
-    assert (square(x, 2)[:, 0, 0, 0] * 256).round().tolist() == list(range(200))
+    assert (scale_floats(x, 2)[:, 0, 0, 0] * 256).round().tolist() == list(range(200))
 
 
 # --- mean and std ---
@@ -300,24 +302,24 @@ def test_square_of_more_images_than_are_worked_on_at_a_time():
 def test_measure_is_numpys(n, channels, seed):
     x = np.random.RandomState(seed).randint(0, 256, (n, channels, 3, 2)).astype(np.uint8)
     for images in (torch.tensor(x), torch.tensor(x) / 255):
-        mean, std = measure(images)
+        mean, std = mean_and_std(images)
         assert mean == pytest.approx((x / 255).mean((0, 2, 3)).tolist(), abs=1e-6)
         assert std == pytest.approx((x / 255).std((0, 2, 3)).clip(LEAST_STD).tolist(), abs=1e-6)
 
 
 def test_constants_are_measured_on_training_rows_alone():
     task = task_from("t", (PIXELS, LABELS), seed=3)
-    assert (task.train.mean, task.train.std) == measure(task.train.x)
+    assert (task.train.mean, task.train.std) == mean_and_std(task.train.x)
     assert task.test.mean == task.valid.mean == task.train.mean
-    assert task.train.mean != measure(torch.tensor(PIXELS))[0]
+    assert task.train.mean != mean_and_std(torch.tensor(PIXELS))[0]
     bright = task_from("t", (PIXELS, LABELS), (np.full_like(PIXELS, 255), LABELS), seed=3)
-    assert bright.train.mean == measure(bright.train.x)[0]
+    assert bright.train.mean == mean_and_std(bright.train.x)[0]
 
 
 def test_constants_that_are_given():
     task = task_from("t", (PIXELS, LABELS), mean=(0.1, 0.2, 0.3))
     assert task.test.mean == (0.1, 0.2, 0.3)
-    assert task.test.std == measure(task.train.x)[1]
+    assert task.test.std == mean_and_std(task.train.x)[1]
     task = task_from("t", (PIXELS, LABELS), mean=[0.1], std=[2])
     assert (task.test.mean, task.test.std) == ((0.1,), (2.0,))
 
@@ -391,8 +393,8 @@ BAD = {
     "three parts": ((PIXELS, LABELS, LABELS), r"has 3 parts; give a pair"),
     "images alone": (PIXELS, "is a ndarray; give a pair"),
     "a dictionary": ({"x": PIXELS}, "is a dict; give a pair"),
-    "a path": (Path("pets"), "for a folder of images: perdure.data.folder"),
-    "a text": ("pets", "for a folder of images: perdure.data.folder"),
+    "a path": (Path("pets"), "for a folder of images: perdure.data.benchmarks.folder"),
+    "a text": ("pets", "for a folder of images: perdure.data.benchmarks.folder"),
     "a number": (3, "is a int; give a pair"),
     "a loader": (DataLoader(Listed(pairs(PIXELS))), r"give its dataset"),
     "a Dataset of dictionaries": (Listed([{"image": 1}]), "sample 0 is a dict; a Dataset must give pairs"),
@@ -445,7 +447,7 @@ def test_bad_data_to_train_on(case):
     source, says = BAD[case]
     with pytest.raises(BadData, match=says) as caught:
         task_from("mine", source)
-    one_line(caught.value, "task 'mine', train")
+    one_line(caught.value, "task 'mine', train", 300, ())
 
 
 @pytest.mark.parametrize("case", [case for case in BAD if "class" not in case])
@@ -453,7 +455,7 @@ def test_bad_data_to_test(case):
     source, says = BAD[case]
     with pytest.raises(BadData, match=says) as caught:
         task_from("mine", (PIXELS, LABELS), source)
-    one_line(caught.value, "task 'mine', test")
+    one_line(caught.value, "task 'mine', test", 300, ())
 
 
 @pytest.mark.parametrize(
@@ -467,7 +469,7 @@ def test_bad_data_to_test(case):
 def test_test_that_does_not_fit_train(test, says):
     with pytest.raises(BadData, match=says) as caught:
         task_from("mine", (PIXELS, LABELS), test)
-    one_line(caught.value, "task 'mine'")
+    one_line(caught.value, "task 'mine'", 300, ())
 
 
 def test_with_a_test_two_images_of_a_class_are_enough():
@@ -516,7 +518,7 @@ def test_any_counts_are_split_or_refused(counts, valid_share, test_share, with_t
     try:
         task = task_from("t", (images, labels), (images, labels) if with_test else None, **shares)
     except BadData as error:
-        one_line(error, "task 't', train")
+        one_line(error, "task 't', train", 300, ())
         return
     present = {f"{count}" for count in counts if count}
     assert not too_few({c: int(c) for c in present}, valid_share, None if with_test else test_share)
@@ -550,14 +552,14 @@ def test_stream_that_cannot_be():
     other = task_from("b", (PIXELS, LABELS), size=4)
     with pytest.raises(BadData, match=r"a \(3, 6, 5\), b \(3, 4, 4\); make all with one size") as caught:
         stream_from("mine", [task, other])
-    one_line(caught.value, "stream 'mine'")
+    one_line(caught.value, "stream 'mine'", 300, ())
     with pytest.raises(BadData, match="no tasks"):
         stream_from("mine", [])
 
 
 def test_few_are_on_one_line():
-    assert few(["a\nb", 3]) == "a\\nb, 3"
-    assert few(list(range(6))) == "0, 1, 2, 3, 4 and 1 more"
+    assert first_few(["a\nb", 3]) == "a\\nb, 3"
+    assert first_few(list(range(6))) == "0, 1, 2, 3, 4 and 1 more"
 
 
 # --- what the page and the example show ---
@@ -576,11 +578,3 @@ def test_python_of_the_page_runs(capsys):
     for block in blocks:
         exec(compile(block, "own-data.md", "exec"), names)
     assert "[[" in capsys.readouterr().out
-
-
-def one_line(error: BadData, where: str) -> None:
-    """The message is one line that begins with the task."""
-    text = str(error)
-    assert text.startswith(where)
-    assert "\n" not in text
-    assert len(text) < 300

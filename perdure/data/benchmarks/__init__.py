@@ -1,0 +1,1 @@
+"""The benchmarks: each module makes a stream of tasks."""

@@ -1,0 +1,1 @@
+"""One module per file format in which image sets are distributed: a folder goes in, `ImageArrays` come out."""

@@ -1,0 +1,61 @@
+"""SVHN's cropped digits, two .mat files; needs `pip install perdure[svhn]`."""
+
+import subprocess
+import sys
+from importlib.util import find_spec
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from perdure.data.readers.common import FETCH_AGAIN, ImageArrays, LabeledImages, image_arrays, open_file
+from perdure.errors import BadData, PerdureError
+
+_LOAD = """
+import sys, numpy, scipy.io
+found = scipy.io.loadmat(sys.argv[1], variable_names=("X", "y"), appendmat=False)
+numpy.savez(sys.stdout.buffer, **{name: array for name, array in found.items() if name in ("X", "y")})
+"""
+
+
+def svhn(folder: Path) -> ImageArrays:
+    """train_32x32.mat and test_32x32.mat."""
+    train, test = (read_mat(folder / f"{part}_32x32.mat") for part in ("train", "test"))
+    return image_arrays(folder, train, test)
+
+
+def read_mat(path: Path) -> LabeledImages:
+    """Images (n, 3, 32, 32) and labels (n,), 0 to 9, of a .mat file.
+
+    The file holds `X` (32, 32, 3, n) and `y` (n, 1), where 10 stands for the digit 0.
+    """
+    found = _load(path)
+    images, labels = found.get("X", np.empty(0)), found.get("y", np.empty(0))
+    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[:3] != (32, 32, 3) or images.size == 0:
+        raise BadData(f"{path}: holds no X of 32 × 32 × 3 × n bytes; {FETCH_AGAIN}")
+    count = images.shape[3]
+    if labels.shape not in ((count, 1), (1, count)) or labels.dtype.kind not in "iuf":
+        raise BadData(f"{path}: holds no y with one label for each of {count} images; {FETCH_AGAIN}")
+    labels = labels.ravel()
+    if not np.isin(labels, np.arange(1, 11)).all():
+        reach = f"labels reach from {labels.min():g} to {labels.max():g}"
+        raise BadData(f"{path}: {reach}, but SVHN's are whole, 1 to 9 and 10 for the digit 0; {FETCH_AGAIN}")
+    return np.ascontiguousarray(images.transpose(3, 2, 0, 1)), labels.astype(np.int64) % 10
+
+
+def _load(path: Path) -> dict[str, npt.NDArray[Any]]:
+    """X and y, read by scipy in a process of its own: some damaged files end the process that reads them."""
+    if find_spec("scipy") is None:
+        raise PerdureError("SVHN's .mat files need scipy: pip install 'perdure[svhn]'")
+    with open_file(path) as file:
+        file.read(1)
+    done = subprocess.run([sys.executable, "-P", "-W", "ignore", "-c", _LOAD, path.absolute()], capture_output=True)
+    try:
+        if done.returncode == 0:
+            with np.load(BytesIO(done.stdout), allow_pickle=False) as arrays:
+                return dict(arrays)
+    except Exception:  # of objects, or cut short
+        pass
+    raise BadData(f"{path}: damaged, or not a MATLAB file of version 5; {FETCH_AGAIN}")
