@@ -15,7 +15,7 @@ from perdure import registry
 from perdure.cli.board import lasting
 from perdure.cli.options import AsJson, Device, Root, guarded, stderr, stdout
 from perdure.errors import CorruptFile, PerdureError, UnknownName, WrongValue
-from perdure.report.probes import Result, room
+from perdure.report.probes import Result, renderer
 from perdure.report.stats import labels
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ def _across(runs: Sequence[Run], one: "Asked", root: Path | None, device: str, p
             pace = lab.Pace(subjects[0])
             found, facts = lab.timed(
                 one.name,
-                probe.work_across(subjects),
+                probe.cost_across(subjects),
                 pace,
                 opened[0].gauge,
                 lambda: probe.measure_across(subjects),
@@ -260,7 +260,7 @@ def _drawn(name: str, results: Sequence[Result], place: Path) -> list[Path]:
     from perdure.lab.store import write
     from perdure.report.figures import png
 
-    where = room(name)
+    where = renderer(name)
     if where is None:
         return []
     try:
@@ -272,7 +272,7 @@ def _drawn(name: str, results: Sequence[Result], place: Path) -> list[Path]:
 
 
 def _print(name: str, results: Sequence[Result]) -> None:
-    where = room(name)
+    where = renderer(name)
     for part in where.tables(results) if where is not None else [_headlines(name, results)]:
         stdout.print(part, markup=False, soft_wrap=isinstance(part, str))
     stdout.print()
@@ -298,7 +298,7 @@ def _dry(runs: Sequence[Run], wanted: "Sequence[Asked]", root: Path | None, devi
         return
     table = Table("run", "probe", "images forward", "forward and back", "about", title_justify="left")
     for row in rows:
-        counts = (f"{row['looks']:,}", f"{row['slopes']:,}", row["note"] or lasting(row["seconds"]))
+        counts = (f"{row['forwards']:,}", f"{row['gradients']:,}", row["note"] or lasting(row["seconds"]))
         table.add_row(row["run"], row["probe"], *counts)
     stdout.print(table)
     stdout.print(f"together about {lasting(sum(row['seconds'] for row in rows))} here", soft_wrap=True)
@@ -318,7 +318,7 @@ def _costs(run: Run, wanted: "Sequence[Asked]", root: Path | None, device: str) 
             probe = one.make(opened.stream)
             if probe.across:
                 continue
-            work = probe.work(subject)
+            work = probe.cost(subject)
             seconds = 0.0 if one.key in known else pace.seconds(work)
             note = "measured already" if one.key in known else ""
             yield {"run": run.label, "probe": one.name, **asdict(work), "seconds": seconds, "note": note}
@@ -329,6 +329,6 @@ def _cost_across(runs: Sequence[Run], one: "Asked", root: Path | None, device: s
 
     with _opened(_two_or_more(runs, one), root, device) as (opened, _):
         subjects = [run.subject for run in opened]
-        work = one.make(opened[0].stream).work_across(subjects)
+        work = one.make(opened[0].stream).cost_across(subjects)
         seconds = lab.Pace(subjects[0]).seconds(work)
     return {"run": "all together", "probe": one.name, **asdict(work), "seconds": seconds, "note": ""}

@@ -16,7 +16,7 @@ from perdure.methods.method import Method
 from perdure.nets.network import Network
 from perdure.ops.attacks import Ball, pgd
 from perdure.ops.contamination import contaminate
-from perdure.probes.probe import BATCH, Sight
+from perdure.probes.probe import BATCH, TaskModel
 from perdure.seeding import chance, generator
 from perdure.train.fit import fit
 from perdure.train.plan import Plan
@@ -63,7 +63,7 @@ def _spoiled(task: Task, number: int, dose: OutlierSpec, stream: Stream, seed: i
         dose.kind,
         dose.rate,
         classes=len(task.classes),
-        chance=generator(seed, "outliers", dose.kind, number),
+        rng=generator(seed, "outliers", dose.kind, number),
         foreign=foreign,
         adversary=adversary,
     )
@@ -85,10 +85,10 @@ def _adversary(stream: Stream, number: int, seed: int, network: str) -> Adversar
             method = Method(Network(registry.networks.load(network)(stream.shape)))
         lesson = Lesson(0, (Part(0, len(task.classes), task.train, task.valid),))
         fit(method, lesson, PLAN, seed)
-        sight = Sight(method, 0, task.train)
+        model = TaskModel(method, 0, task.train)
         source = generator(seed, "outliers", "attack", number)
         moved = [
-            pgd(sight, pixels[piece], y[piece], Ball("linf", STRENGTH), steps=STEPS, chance=source)
+            pgd(model, pixels[piece], y[piece], Ball("linf", STRENGTH), steps=STEPS, rng=source)
             for piece in cut(len(y), BATCH)
         ]
         return torch.cat(moved)

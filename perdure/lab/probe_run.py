@@ -28,7 +28,7 @@ from perdure.lab.build import open_clean, open_stream, reopen
 from perdure.lab.snapshots import stages
 from perdure.lab.spec import RunSpec, assignments
 from perdure.lab.store import file_sum, read_probes, write_json, written
-from perdure.probes.probe import Measured, Meter, Subject, Work
+from perdure.probes.probe import Cost, ProbeProgress, ProbeResult, TrainedMethod
 from perdure.schema import checked, values_of
 from perdure.train.callbacks import Callback
 from perdure.types import Stream
@@ -46,7 +46,7 @@ class Asked:
         """Ready for the tasks of a stream."""
         probe = registry.probes.load(self.name)(**self.values)
         if self.values.get("folder"):  # probes know no files: corrupted twins of the test images are read for them
-            probe.twins = Twins(Path(self.values["folder"]), stream)
+            probe.published = Twins(Path(self.values["folder"]), stream)
         return probe
 
 
@@ -65,10 +65,10 @@ def asked(text: str, wishes: Mapping[str, Any] | None = None) -> Asked:
     return Asked(name, values, f"{name}-{blake2b(text.encode(), digest_size=4).hexdigest()}")
 
 
-class Gauge(Meter):
+class Gauge(ProbeProgress):
     """Watches measuring. Override what you want to see."""
 
-    def begin(self, name: str, work: Work, seconds: float) -> None:
+    def begin(self, name: str, work: Cost, seconds: float) -> None:
         """A probe begins that is expected to take so many seconds."""
 
     def end(self, name: str, seconds: float) -> None:
@@ -82,7 +82,7 @@ class Opened:
     path: Path
     record: dict[str, Any]
     spec: RunSpec
-    subject: Subject
+    subject: TrainedMethod
     gauge: Gauge
     root: Path | None
     stream: Stream
@@ -104,7 +104,7 @@ def open_run(
             f"{path}: the images of {spec.benchmark} found here are not those it learned from; name theirs with --root"
         )
     method, tasks = reopen(path, spec, stream, device)
-    subject = Subject(method, tasks, f"{spec.method}, seed {spec.seed}", meter=gauge)
+    subject = TrainedMethod(method, tasks, f"{spec.method}, seed {spec.seed}", progress=gauge)
     return Opened(path, record, spec, subject, gauge, root, stream)
 
 
@@ -128,13 +128,13 @@ def measure(run: Opened, wanted: Sequence[Asked], callback: Callback | None = No
         if probe.needs_stages and not run.subject.stages:
             run = with_stages(run, callback or Callback())
         measured = partial(probe.measure, run.subject)
-        found, facts = timed(one.name, probe.work(run.subject), pace, run.gauge, measured)
+        found, facts = timed(one.name, probe.cost(run.subject), pace, run.gauge, measured)
         keep(run.path / "probes", one, found, {**facts, "models": [run.record["files"]["model.safetensors"]]})
 
 
 def timed(
-    name: str, work: Work, pace: "Pace", gauge: Gauge, do: Callable[[], Measured]
-) -> tuple[Measured, dict[str, Any]]:
+    name: str, work: Cost, pace: "Pace", gauge: Gauge, do: Callable[[], ProbeResult]
+) -> tuple[ProbeResult, dict[str, Any]]:
     """What it found, and what it took."""
     gauge.begin(name, work, pace.seconds(work))
     started = time.perf_counter()
@@ -146,7 +146,7 @@ def timed(
     return found, {"seconds": seconds, "work": asdict(work), "threads": threads, "versions": versions}
 
 
-def keep(folder: Path, one: Asked, found: Measured, facts: Mapping[str, Any]) -> None:
+def keep(folder: Path, one: Asked, found: ProbeResult, facts: Mapping[str, Any]) -> None:
     """Write arrays first: a file of figures says that all is there."""
     arrays = {name: array.detach().cpu().contiguous() for name, array in found.arrays.items()}
     if arrays:
@@ -161,14 +161,15 @@ def keep(folder: Path, one: Asked, found: Measured, facts: Mapping[str, Any]) ->
 class Pace:
     """How long an image takes here, forward alone and forward and back: the middle of three tries."""
 
-    def __init__(self, subject: Subject) -> None:
-        sight = Subject(subject.method, subject.tasks).sight(0)  # with a meter of its own: this is not the probe's work
-        x, y = next(iter(sight.batches()))
-        self.look = _middle(lambda: sight.logits(x)) / len(x)
-        self.slope = _middle(lambda: sight.slope(x, partial(F.cross_entropy, target=y, reduction="none"))) / len(x)
+    def __init__(self, subject: TrainedMethod) -> None:
+        model = TrainedMethod(subject.method, subject.tasks).model(0)  # counted apart
+        x, y = next(iter(model.batches()))
+        self.look = _middle(lambda: model.logits(x)) / len(x)
+        loss = partial(F.cross_entropy, target=y, reduction="none")
+        self.slope = _middle(lambda: model.input_gradient(x, loss)) / len(x)
 
-    def seconds(self, work: Work) -> float:
-        return work.looks * self.look + work.slopes * self.slope
+    def seconds(self, work: Cost) -> float:
+        return work.forwards * self.look + work.gradients * self.slope
 
 
 def _middle(do: Callable[[], Any]) -> float:

@@ -16,7 +16,7 @@ from rich.progress import (
 )
 
 from perdure.lab.probe_run import Gauge
-from perdure.probes.probe import Work
+from perdure.probes.probe import Cost
 from perdure.train.callbacks import Callback
 from perdure.train.plan import Plan
 from perdure.train.state import Epoch
@@ -84,7 +84,7 @@ class Dial(Gauge):
         self.progress, self.prefix = progress, prefix
         self.bar: TaskID | None = None
 
-    def begin(self, name: str, work: Work, seconds: float) -> None:
+    def begin(self, name: str, work: Cost, seconds: float) -> None:
         self.bar = self.progress.add_task(
             f"{self.prefix}{name}", total=work.units, note=f"about {seconds:.0f} s expected"
         )
@@ -93,7 +93,7 @@ class Dial(Gauge):
                 f"{self.prefix}{name}: about {seconds:.0f} s expected", markup=False, soft_wrap=True
             )
 
-    def add(self, work: Work) -> None:
+    def add(self, work: Cost) -> None:
         super().add(work)
         if self.bar is not None:
             self.progress.advance(self.bar, work.units)

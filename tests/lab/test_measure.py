@@ -15,7 +15,7 @@ from perdure.lab.run import run
 from perdure.lab.snapshots import Stages, stage_file, stages
 from perdure.lab.spec import RunSpec, spec
 from perdure.lab.store import read_probes, read_record
-from perdure.probes.probe import Work
+from perdure.probes.probe import Cost
 from perdure.train.callbacks import Callback, StepContext
 from perdure.train.evaluate import evaluate
 
@@ -23,9 +23,9 @@ from perdure.train.evaluate import evaluate
 class Seen(Gauge):
     def __init__(self) -> None:
         super().__init__()
-        self.told: list[tuple[str, Work]] = []
+        self.told: list[tuple[str, Cost]] = []
 
-    def begin(self, name: str, work: Work, seconds: float) -> None:
+    def begin(self, name: str, work: Cost, seconds: float) -> None:
         assert seconds > 0
         self.told.append((name, work))
 
@@ -129,7 +129,7 @@ def test_figures_arrays_and_what_it_took_are_kept(tmp_path: Path) -> None:
     assert set(kept) == {"fgsm", name}
     assert kept["fgsm"]["values"]["space"] == "pixels"
     assert kept[name]["values"]["directions"] == 1
-    assert gauge.done == sum((work for _, work in gauge.told), Work())
+    assert gauge.done == sum((work for _, work in gauge.told), Cost())
     arrays = safetensors.torch.load_file(path / "probes" / f"{name}.safetensors")
     assert {key: list(array.shape) for key, array in arrays.items()} == kept[name]["arrays"]
 

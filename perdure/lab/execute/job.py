@@ -10,7 +10,7 @@ from perdure.errors import Interrupted, PerdureError, RunLocked
 from perdure.lab.probe_run import Gauge
 from perdure.lab.run import run
 from perdure.lab.spec import RunSpec
-from perdure.probes.probe import Work
+from perdure.probes.probe import Cost
 from perdure.train.callbacks import Callback
 from perdure.train.plan import Plan
 from perdure.train.state import Epoch
@@ -111,7 +111,7 @@ class Measurer(Gauge):
         super().__init__()
         self.tell = tell
 
-    def begin(self, name: str, work: Work, seconds: float) -> None:  # noqa: ARG002
+    def begin(self, name: str, work: Cost, seconds: float) -> None:  # noqa: ARG002
         self.tell("probe", {"name": name, "seconds": seconds})
 
 
