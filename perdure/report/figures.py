@@ -5,7 +5,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from perdure.errors import PerdureError
-from perdure.report.probes.parts import scores, shades, slant
+from perdure.report.render import heat_map, scores, slanted_ticks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,7 +52,7 @@ def _draw_matrix(figure: "Figure", record: Mapping[str, Any]) -> None:
     rows, names = record["accuracy_matrix"], record["task_names"]
     figure.set_size_inches(1.5 + 0.75 * len(names), 1.4 + 0.55 * len(rows))
     axes = figure.subplots()
-    shades(axes, rows)
-    slant(axes, names)
+    heat_map(axes, rows)
+    slanted_ticks(axes, names)
     axes.set_yticks(range(len(rows)), [f"after {t + 1}" for t in range(len(rows))])
     figure.suptitle(f"{record['method']} on {record['benchmark']}, seed {record['seed']}: {scores(record)}")
