@@ -12,9 +12,15 @@ from rich.table import Table
 from perdure.report.probes import Result
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import FigureBase
+    from matplotlib.axes import Axes as Axes
+    from matplotlib.figure import Figure as Figure
+    from matplotlib.figure import SubFigure
     from matplotlib.text import Text
+else:  # matplotlib is optional
+    Axes = Figure = SubFigure = Text = Any
+
+Tables = Sequence[Table | str]
+"""Tables, and single lines that say how to read them."""
 
 Figures = Mapping[str, Any]
 Cell = Callable[[Figures], RenderableType]
@@ -183,13 +189,13 @@ def line_style(place: int) -> dict[str, Any]:
     }
 
 
-def lines(axes: "Axes", series: Iterable[tuple[str, Sequence[float], Sequence[float]]], **style: Any) -> None:
+def lines(axes: Axes, series: Iterable[tuple[str, Sequence[float], Sequence[float]]], **style: Any) -> None:
     """A line for each label, x and y, each in its own style."""
     for place, (label, x, y) in enumerate(series):
         axes.plot(x, y, label=label, **line_style(place) | style)
 
 
-def label_ends(axes: "Axes") -> None:
+def label_ends(axes: Axes) -> None:
     """The labels of lines to the right of where they end, spread out; call when limits and size are final."""
     handles, names = axes.get_legend_handles_labels()
     axes.get_xlim(), axes.get_ylim()  # brings limits up to date
@@ -226,7 +232,7 @@ def spread_out(heights: Sequence[float], gap: float) -> list[float]:
     return [found[place] for place in range(len(heights))]
 
 
-def heat_map(axes: "Axes", rows: Sequence[Sequence[float]]) -> "list[list[Text]]":
+def heat_map(axes: Axes, rows: Sequence[Sequence[float]]) -> list[list[Text]]:
     """Accuracies in percent as cells, the darker the higher, each with its figure; rows may be of unequal length."""
     width = max(map(len, rows))
     square = [[*row, *[math.nan] * (width - len(row))] for row in rows]
@@ -242,7 +248,7 @@ def heat_map(axes: "Axes", rows: Sequence[Sequence[float]]) -> "list[list[Text]]
     ]
 
 
-def panels(figure: "FigureBase", count: int, columns: int) -> "list[Axes]":
+def panels(figure: Figure | SubFigure, count: int, columns: int) -> list[Axes]:
     """So many panels of one scale, row by row."""
     found: list[Axes] = list(
         figure.subplots(-(-count // columns), columns, sharex=True, sharey=True, squeeze=False).flat
@@ -254,11 +260,11 @@ def panels(figure: "FigureBase", count: int, columns: int) -> "list[Axes]":
     return found[:count]
 
 
-def slanted_ticks(axes: "Axes", names: Sequence[str]) -> None:
+def slanted_ticks(axes: Axes, names: Sequence[str]) -> None:
     """Names below, however long."""
     axes.set_xticks(range(len(names)), names, rotation=30, ha="right", rotation_mode="anchor")
 
 
-def whole_ticks(axes: "Axes", first: int, last: int) -> None:
+def whole_ticks(axes: Axes, first: int, last: int) -> None:
     """Ticks at whole numbers, as many as can be read."""
     axes.set_xticks(range(first, last + 1, 1 + (last - first) // 10))

@@ -1,16 +1,12 @@
 """Whether runs are as often right as they say: a table of figures, and the reliability diagram."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
-from rich.table import Table
 
+from perdure.report import render
 from perdure.report.probes import Result
-from perdure.report.render import cell, line_style, tasks_and_all
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from perdure.report.render import Figure, Tables, cell
 
 COLUMNS = [
     ("ECE %", cell("ece")),
@@ -30,18 +26,18 @@ NOTES = (
 FEW = 0.15  # of an even share of the images: bins that have less say nothing and are not drawn
 
 
-def tables(results: Sequence[Result]) -> Sequence[Table | str]:
-    return [tasks_and_all(results, f"test images, {results[0].figures['bins']} bins", COLUMNS), *NOTES]
+def tables(results: Sequence[Result]) -> Tables:
+    return [render.tasks_and_all(results, f"test images, {results[0].figures['bins']} bins", COLUMNS), *NOTES]
 
 
-def draw(figure: "Figure", results: Sequence[Result]) -> None:
+def draw(figure: Figure, results: Sequence[Result]) -> None:
     """On all tasks' images together: above accuracy over confidence, a point for each bin, the larger the more images
     it has, with its interval where one run stands alone; below how many images are so sure."""
     alone = len(results) == 1
     figure.set_size_inches(5, 6.2 + 0.17 * len(results))
     above, below = figure.subplots(2, 1, height_ratios=[3, 1], sharex=True)
     for place, result in enumerate(results):
-        style = line_style(place)
+        style = render.line_style(place)
         count, x, y, interval = (result.arrays[name][-1] for name in ("count", "confidence", "accuracy", "interval"))
         share = count / count.sum()
         some = share * len(count) >= FEW

@@ -1,26 +1,23 @@
 """How full the layers are, task after task, and how long they will last."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.table import Table
 
+from perdure.report import render
 from perdure.report.probes import Result
-from perdure.report.render import Figures, by_run, cell, label_ends, line_style, number, panels, table, whole_ticks
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from perdure.report.render import Axes, Figure, Figures, Tables, cell, number, table
 
 TASKS = 8  # that a table shows; of more, some between the first and the last are left out
 NAMED = 6  # layers that a picture names; of more, the fullest
 
 
-def tables(results: Sequence[Result]) -> Sequence[Table | str]:
+def tables(results: Sequence[Result]) -> Tables:
     """Layer by task of a single result, one row each of several."""
     if len(results) > 1:
         return [
-            by_run("input directions taken after the last task, percent", COLUMNS, results),
+            render.by_run("input directions taken after the last task, percent", COLUMNS, results),
             "bottleneck: least is free there; error: of earlier forecasts by the rule, mean, percent points",
         ]
     figures = results[0].figures
@@ -32,17 +29,17 @@ def tables(results: Sequence[Result]) -> Sequence[Table | str]:
     return [_layers(results[0]), *notes, *figures["text"]]
 
 
-def draw(figure: "Figure", results: Sequence[Result]) -> None:
+def draw(figure: Figure, results: Sequence[Result]) -> None:
     """The share taken of each layer, a panel for each result, and the forecast behind the last task."""
     across = min(len(results), 3)
     figure.set_size_inches(0.6 + (5.4 if across == 1 else 3.9) * across, 0.3 + 3.4 * -(-len(results) // across))
-    for axes, result in zip(panels(figure, len(results), across), results, strict=True):
+    for axes, result in zip(render.panels(figure, len(results), across), results, strict=True):
         _panel(axes, result)
     figure.supxlabel("after task")
     figure.supylabel("input directions taken (%)")
 
 
-def _panel(axes: "Axes", result: Result) -> None:
+def _panel(axes: Axes, result: Result) -> None:
     figures = result.figures
     layers, forecast = figures["layers"], figures["forecast"]
     last = tasks = len(figures["tasks"])
@@ -50,7 +47,7 @@ def _panel(axes: "Axes", result: Result) -> None:
     for place, (name, layer) in enumerate(layers.items()):
         narrow = name == figures["bottleneck"]
         style: dict[str, Any] = {"color": "black" if narrow else "0.45", "linewidth": 1.8 if narrow else 1.0}
-        marker = line_style(place)["marker"] if name in named else None
+        marker = render.line_style(place)["marker"] if name in named else None
         (line,) = axes.plot(range(1, tasks + 1), layer["percent"], marker=marker, **style)
         if forecast is not None:
             ahead = [layer["percent"][-1], *forecast["layers"][name]["ahead"]]
@@ -62,8 +59,8 @@ def _panel(axes: "Axes", result: Result) -> None:
         axes.axvline(tasks, color="0.75", linewidth=0.8, zorder=0)
         axes.annotate(" forecast", (tasks, 2), color="0.35")
     axes.set(ylim=(0, 103), title=result.label)
-    whole_ticks(axes, 1, last)
-    label_ends(axes)
+    render.whole_ticks(axes, 1, last)
+    render.label_ends(axes)
 
 
 def _layers(result: Result) -> Table:

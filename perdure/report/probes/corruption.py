@@ -2,37 +2,19 @@
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.table import Table
 
+from perdure.report import render
 from perdure.report.probes import Result
-from perdure.report.render import (
-    Columns,
-    Figures,
-    by_run,
-    cell,
-    heat_map,
-    joined,
-    label_ends,
-    line_style,
-    lines,
-    number,
-    panels,
-    side_by_side,
-    span,
-    table,
-)
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from perdure.report.render import Axes, Columns, Figure, Figures, Tables, cell, number, span, table
 
 TITLE = "accuracy on corrupted images, percent, mean over tasks"
 
 
-def tables(results: Sequence[Result]) -> Sequence[Table | str]:
-    source = f"images: {joined(results, 'source', '; ')}"
+def tables(results: Sequence[Result]) -> Tables:
+    source = f"images: {render.joined(results, 'source', '; ')}"
     if len(results) == 1:
         return [*_one(results[0].figures), source]
     by_kind = [
@@ -43,11 +25,11 @@ def tables(results: Sequence[Result]) -> Sequence[Table | str]:
         for result in results
     ]
     reading = "kept: corrupted in percent of clean accuracy; range: 95 % for chance of images"
-    apart = side_by_side("the same by kind, mean over severities", "kind", by_kind)
+    apart = render.side_by_side("the same by kind, mean over severities", "kind", by_kind)
     return [_runs(results), *apart, reading, source]
 
 
-def draw(figure: "Figure", results: Sequence[Result]) -> None:
+def draw(figure: Figure, results: Sequence[Result]) -> None:
     if len(results) == 1:
         _draw_one(figure, results[0].figures)
     else:
@@ -87,16 +69,16 @@ def _runs(results: Sequence[Result]) -> Table:
         ("kept %", cell("kept", ".0f")),
         *((str(name), severity(place)) for place, name in enumerate(severities)),
     ]
-    return by_run(TITLE + by, columns, results)
+    return render.by_run(TITLE + by, columns, results)
 
 
-def _draw_one(figure: "Figure", figures: Figures) -> None:
+def _draw_one(figure: Figure, figures: Figures) -> None:
     """Every kind and severity as a shade with its figure; beside it the fall with severity, all kinds as thin lines,
     those that are left with least and most named, and their mean."""
     kinds, acc = figures["kinds"], figures["acc"]
     figure.set_size_inches(9, 1.6 + 0.3 * max(len(kinds), 6))
     cells, axes = figure.subplots(1, 2, width_ratios=(1, 0.9))
-    heat_map(cells, acc)
+    render.heat_map(cells, acc)
     cells.set_xticks(range(len(figures["severities"])), [str(severity) for severity in figures["severities"]])
     cells.set_yticks(range(len(kinds)), kinds)
     cells.set(xlabel="severity", title="accuracy (%), mean over tasks")
@@ -105,28 +87,28 @@ def _draw_one(figure: "Figure", figures: Figures) -> None:
     for place, row in enumerate(acc):
         label = kinds[place] if place in outermost else None
         axes.plot(*_fall(figures, row), color="0.6", linewidth=0.8, label=label)
-    lines(axes, [(f"mean of {len(kinds)}", *_fall(figures))], linewidth=1.8)
+    render.lines(axes, [(f"mean of {len(kinds)}", *_fall(figures))], linewidth=1.8)
     _finish(axes, [0, *figures["severities"]], _limits([figures]))
     axes.set(ylabel="accuracy (%)", title="each kind (thin) and their mean")
 
 
-def _draw_several(figure: "Figure", results: Sequence[Result]) -> None:
+def _draw_several(figure: Figure, results: Sequence[Result]) -> None:
     """The mean of all kinds, large and named; beside it every kind by itself, in the same lines."""
     kinds = list(dict.fromkeys(kind for result in results for kind in result.figures["kinds"]))
     columns = 4 if len(kinds) > 6 else 3 if len(kinds) > 2 else max(1, len(kinds))
     figure.set_size_inches(4.6 + 1.45 * columns, max(3.2, 0.7 + 1.35 * -(-len(kinds) // columns)))
     whole, parts = figure.subfigures(1, 2, width_ratios=(4.6, 1.45 * columns), squeeze=False)[0]
     axes = whole.subplots()
-    lines(axes, [(result.label, *_fall(result.figures)) for result in results])
+    render.lines(axes, [(result.label, *_fall(result.figures)) for result in results])
     ticks = sorted({0, *(severity for result in results for severity in result.figures["severities"])})
     limits = _limits([result.figures for result in results])
     _finish(axes, ticks, limits)
     axes.set(ylabel="accuracy (%), mean over tasks", title="mean of all kinds")
-    for small, kind in zip(panels(parts, len(kinds), columns), kinds, strict=True):
+    for small, kind in zip(render.panels(parts, len(kinds), columns), kinds, strict=True):
         for place, result in enumerate(results):
             if kind in result.figures["kinds"]:
                 row = result.figures["acc"][result.figures["kinds"].index(kind)]
-                small.plot(*_fall(result.figures, row), markersize=2, **line_style(place))
+                small.plot(*_fall(result.figures, row), markersize=2, **render.line_style(place))
         small.set(title=kind, ylim=limits, xticks=ticks)
     parts.supxlabel("severity (0: clean)")
 
@@ -143,7 +125,7 @@ def _limits(several: Sequence[Figures]) -> tuple[float, float]:
     return max(0, 10 * math.floor((min(each) - 2) / 10)), min(100, 10 * math.ceil((max(each) + 2) / 10))
 
 
-def _finish(axes: "Axes", ticks: Sequence[int], limits: tuple[float, float]) -> None:
+def _finish(axes: Axes, ticks: Sequence[int], limits: tuple[float, float]) -> None:
     axes.set_xticks(ticks, ["clean" if tick == 0 else str(tick) for tick in ticks])
     axes.set(ylim=limits, xlabel="severity")
-    label_ends(axes)
+    render.label_ends(axes)

@@ -2,17 +2,13 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from rich.table import Table
 
+from perdure.report import render
 from perdure.report.probes import Result
-from perdure.report.render import cell, number, tasks_and_all
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from perdure.report.render import Axes, Figure, Tables, cell, number
 
 Array = np.ndarray[Any, Any]
 
@@ -40,8 +36,8 @@ EVEN = 1 / (2 * math.pi)  # density per radian of an even spread
 EDGE = 1.4  # of the plane that is shown
 
 
-def tables(results: Sequence[Result]) -> Sequence[Table | str]:
-    return [tasks_and_all(results, f"features of {results[0].figures['part']} images", COLUMNS), *NOTES]
+def tables(results: Sequence[Result]) -> Tables:
+    return [render.tasks_and_all(results, f"features of {results[0].figures['part']} images", COLUMNS), *NOTES]
 
 
 class Circle(NamedTuple):
@@ -52,7 +48,7 @@ class Circle(NamedTuple):
     inside: str
 
 
-def draw(figure: "Figure", results: Sequence[Result]) -> None:
+def draw(figure: Figure, results: Sequence[Result]) -> None:
     """A row per result: all images, then the first class of the first, the middle and the last task; above the density
     in the plane, below over the angle. All that stands in the first column has one scale, all the rest another."""
     rows = [list(_circles(result)) for result in results]
@@ -85,7 +81,7 @@ def _circles(result: Result) -> Iterator[Circle]:
         yield Circle(chosen, f"task {place + 1}: “{tasks[place]['classes'][first]}”", f"{len(chosen)}\nimages")
 
 
-def _draw_planes(panels: "Sequence[tuple[Axes, Circle]]") -> None:
+def _draw_planes(panels: Sequence[tuple[Axes, Circle]]) -> None:
     from matplotlib import patches
 
     densities = [_plane_density(circle.points) for _, circle in panels]
@@ -100,7 +96,7 @@ def _draw_planes(panels: "Sequence[tuple[Axes, Circle]]") -> None:
         axes.spines[:].set_visible(False)
 
 
-def _draw_angles(panels: "Sequence[tuple[Axes, Circle]]") -> None:
+def _draw_angles(panels: Sequence[tuple[Axes, Circle]]) -> None:
     """Over the angle, with the height that an even spread would have."""
     turn = np.linspace(-np.pi, np.pi, 361)
     densities = [_angle_density(circle.points, turn) for _, circle in panels]

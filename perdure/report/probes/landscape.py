@@ -1,17 +1,12 @@
 """The loss along random lines through the weights, and in a plane."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
-from rich.table import Table
 
+from perdure.report import render
 from perdure.report.probes import Result
-from perdure.report.render import by_run, by_task, cell, digits, label_ends, line_style, panels
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from perdure.report.render import Axes, Figure, Tables, cell, digits
 
 ACROSS = 3
 CUT = 1.5  # times the loss of one who knows nothing: how much worse the network gets beyond is of no interest
@@ -24,21 +19,21 @@ PLANE = [
 ]
 
 
-def tables(results: Sequence[Result]) -> Sequence[Table | str]:
+def tables(results: Sequence[Result]) -> Tables:
     """Of one result the rise by task, of several their means and the rises side by side; of planes a row each."""
     first = results[0].figures
     if _is_plane(results):
         near = f"basin: share of the plane where the loss is at most {first['near']:g} above that at W"
-        return [by_run("loss in a plane through W", PLANE, results), near]
+        return [render.by_run("loss in a plane through W", PLANE, results), near]
     return [
-        *by_task(results, {"loss": "loss", "rise": f"rise at {first['at']:g}"}, {"rise": "rise_error"}),
+        *render.by_task(results, {"loss": "loss", "rise": f"rise at {first['at']:g}"}, {"rise": "rise_error"}),
         f"rise: how much the loss grows when every filter is moved by {first['at']:g} of its length at random,",
         "mean of all directions and both signs, ± standard error. Less is flatter;",
         "but what was never learned or was forgotten is flat, too: see the loss",
     ]
 
 
-def draw(figure: "Figure", results: Sequence[Result]) -> None:
+def draw(figure: Figure, results: Sequence[Result]) -> None:
     """A panel for each task, with the curves of all runs; of planes a panel for each run."""
     if _is_plane(results):
         _draw_planes(figure, results)
@@ -50,7 +45,7 @@ def _is_plane(results: Sequence[Result]) -> bool:
     return "basin" in results[0].figures
 
 
-def _draw_lines(figure: "Figure", results: Sequence[Result]) -> None:
+def _draw_lines(figure: Figure, results: Sequence[Result]) -> None:
     names = max((result.figures["tasks"] for result in results), key=len)
     top = max(_highest(result) for result in results)
     for task, (axes, name) in enumerate(zip(_sized(figure, len(names), 2.3, 1.9), names, strict=True)):
@@ -62,20 +57,20 @@ def _draw_lines(figure: "Figure", results: Sequence[Result]) -> None:
         axes.axhline(chance, color="0.6", linewidth=0.7, dashes=(1, 3), label="chance")
         axes.set(title=name, xlim=(1.05 * steps[0], 1.05 * steps[-1]))
         if task % ACROSS == min(ACROSS, len(names)) - 1:
-            label_ends(axes)
+            render.label_ends(axes)
     if len(results) == 1:
         figure.suptitle(f"{results[0].label}: mean ± deviation over random directions")
     figure.supxlabel("step along a random direction (lengths of each filter)")
     figure.supylabel("cross-entropy (nats)")
 
 
-def _curve(axes: "Axes", result: Result, task: int, place: int | None) -> None:
+def _curve(axes: Axes, result: Result, task: int, place: int | None) -> None:
     """The mean over directions, in its place among several runs; of a single one with its deviation."""
     steps, curves = result.arrays["steps"], result.arrays["curves"][task]
     middle = curves.mean(0)
     if place is not None:
         every = (2 * place, max(1, len(steps) // 5))
-        axes.plot(steps, middle, markevery=every, label=result.label, **line_style(place))
+        axes.plot(steps, middle, markevery=every, label=result.label, **render.line_style(place))
         return
     axes.plot(steps, middle, color="black")
     if len(curves) > 1:
@@ -89,7 +84,7 @@ def _highest(result: Result) -> float:
     return float(min(max(result.arrays["curves"].mean(1).max(), nothing), CUT * nothing))
 
 
-def _draw_planes(figure: "Figure", results: Sequence[Result]) -> None:
+def _draw_planes(figure: Figure, results: Sequence[Result]) -> None:
     """Lines of equal loss, at the same heights for all runs."""
     from matplotlib.ticker import MaxNLocator
 
@@ -111,8 +106,8 @@ def _draw_planes(figure: "Figure", results: Sequence[Result]) -> None:
     figure.supylabel("second direction")
 
 
-def _sized(figure: "Figure", count: int, width: float, height: float) -> "list[Axes]":
+def _sized(figure: Figure, count: int, width: float, height: float) -> list[Axes]:
     """So many panels of that size."""
     columns = min(count, ACROSS)
     figure.set_size_inches(1.6 + width * columns, 0.9 + height * -(-count // columns))
-    return panels(figure, count, columns)
+    return render.panels(figure, count, columns)

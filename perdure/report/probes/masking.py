@@ -1,17 +1,13 @@
 """The battery against masked gradients: verdicts, and accuracy against strength."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from rich.table import Table
 from rich.text import Text
 
+from perdure.report import render
 from perdure.report.probes import Result
-from perdure.report.render import Figures, joined, label_ends, lines, number, side_by_side, units
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from perdure.report.render import Axes, Figure, Figures, Tables, number
 
 STYLES = {"pass": "", "warn": "bold yellow", "fail": "bold red"}
 ATTACKS = ("PGD", "FGSM", "Square", "noise")
@@ -21,12 +17,12 @@ HOW = (
 )
 
 
-def tables(results: Sequence[Result]) -> Sequence[Table | str]:
-    middle = f"where attacks are compared at one strength, {units(results[0].figures)}"
+def tables(results: Sequence[Result]) -> Tables:
+    middle = f"where attacks are compared at one strength, {render.units(results[0].figures)}"
     return [*([_one(results[0])] if len(results) == 1 else _several(results)), HOW, middle]
 
 
-def draw(figure: "Figure", results: Sequence[Result]) -> None:
+def draw(figure: Figure, results: Sequence[Result]) -> None:
     """Accuracy against strength for each result, its verdicts beside it."""
     figure.set_size_inches(9.2, 0.2 + 3.3 * len(results))
     panels = figure.subplots(len(results), 2, squeeze=False, width_ratios=(3, 2))
@@ -51,8 +47,8 @@ def _several(results: Sequence[Result]) -> list[Table]:
     for result in results:
         cells = {check["name"]: _colored(check["verdict"], f"  {_found(check)}") for check in result.figures["checks"]}
         columns.append((result.label, {**cells, "all": _colored(result.figures["verdict"])}))
-    title = f"is it real? gradient masking, {joined(results, 'curve.images')} images of all tasks"
-    return side_by_side(title, "check", columns)
+    title = f"is it real? gradient masking, {render.joined(results, 'curve.images')} images of all tasks"
+    return render.side_by_side(title, "check", columns)
 
 
 def _colored(verdict: str, rest: str = "") -> Text:
@@ -64,23 +60,23 @@ def _found(check: Figures) -> str:
     return f"{number(check['value'], form)} {check['unit']}".strip()
 
 
-def _curves(axes: "Axes", result: Result) -> None:
+def _curves(axes: Axes, result: Result) -> None:
     """Strengths double from one to the next; the clean accuracy stands at 0."""
     curve = result.figures["curve"]
     sizes = [0.0, *(255 * strength for strength in curve["strengths"])]
     axes.axhline(curve["chance"], color="0.7", linewidth=0.8)
     axes.text(0, curve["chance"] + 1.5, "chance", color="0.4", va="bottom")
-    lines(axes, [(name, sizes, [curve["clean"], *curve[name]["accuracy"]]) for name in ATTACKS])
+    render.lines(axes, [(name, sizes, [curve["clean"], *curve[name]["accuracy"]]) for name in ATTACKS])
     axes.set_xscale("symlog", base=2, linthresh=sizes[1])
     axes.set_xticks(sizes, [f"{size:g}" for size in sizes])
     axes.minorticks_off()
     axes.set(xlim=(-0.2 * sizes[1], 1.05 * sizes[-1]), ylim=(-3, 103))
     axes.set(xlabel="strength (pixels of 0…255)", ylabel="accuracy (%)")
     axes.set_title(f"{result.label}: {result.figures['verdict']}")
-    label_ends(axes)
+    render.label_ends(axes)
 
 
-def _verdicts(axes: "Axes", result: Result) -> None:
+def _verdicts(axes: Axes, result: Result) -> None:
     axes.set_axis_off()
     checks = result.figures["checks"]
     for place, check in enumerate(checks):

@@ -1,28 +1,13 @@
 """What outliers do to loss and gradients, beside the images that they stand for."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.table import Table
 
+from perdure.report import render
 from perdure.report.probes import Result
-from perdure.report.render import (
-    Cell,
-    at,
-    by_run,
-    cell,
-    declared,
-    label_ends,
-    lines,
-    number,
-    span,
-    table,
-    whole_ticks,
-)
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from perdure.report.render import Axes, Cell, Figure, Tables, cell, number, span, table
 
 OWN = "those of the run"  # as `probes.outliers` calls outliers that the run has learned from
 PANELS = {  # figure → its axis
@@ -34,7 +19,7 @@ PANELS = {  # figure → its axis
 
 def _ratio(path: str) -> Cell:
     def text(figures: Mapping[str, Any]) -> str:
-        value = at(figures, path)
+        value = render.at(figures, path)
         return number(value, ".2f" if value is None or value < 100 else ".0f")
 
     return text
@@ -42,7 +27,7 @@ def _ratio(path: str) -> Cell:
 
 def _percent(path: str) -> Cell:
     def text(figures: Mapping[str, Any]) -> str:
-        value = at(figures, path)
+        value = render.at(figures, path)
         return "–" if value is None else f"{100 * value:.1f} %"
 
     return text
@@ -76,7 +61,7 @@ RUNS = [
 ]
 
 
-def tables(results: Sequence[Result]) -> Sequence[Table | str]:
+def tables(results: Sequence[Result]) -> Tables:
     """Task by task of a single result, one row each of several; and how often the paper's inequalities held."""
     found: list[Table | str] = []
     if len(results) == 1:
@@ -85,7 +70,7 @@ def tables(results: Sequence[Result]) -> Sequence[Table | str]:
         if together is not None:
             found.append(f"correlation of span and past loss over lessons: {number(together, '+.2f')}")
     else:
-        found.append(by_run("outliers beside the images that they replace, means over tasks", RUNS, results))
+        found.append(render.by_run("outliers beside the images that they replace, means over tasks", RUNS, results))
     found.append(_claims(results))
     found.append("×: outliers beside the images they replace; excess: growth of the batch's loss per outlier")
     found.append("first order: ∇ₓLᵀε; span: ‖W_t − W_t−1‖; past loss: its growth on earlier tasks in the lesson")
@@ -94,7 +79,7 @@ def tables(results: Sequence[Result]) -> Sequence[Table | str]:
     return found
 
 
-def draw(figure: "Figure", results: Sequence[Result]) -> None:
+def draw(figure: Figure, results: Sequence[Result]) -> None:
     """Three panels over tasks, a row for each result: clean images and outliers."""
     figure.set_size_inches(10.4, 0.4 + 2.6 * len(results))
     grid = figure.subplots(len(results), len(PANELS), squeeze=False, sharex=True, sharey="col")
@@ -107,23 +92,23 @@ def draw(figure: "Figure", results: Sequence[Result]) -> None:
         axes.set_ylim(bottom=0)
         axes.set_xlabel("task")
     for axes in grid.flat:  # their scale is that of the column, and known only when all is drawn
-        label_ends(axes)
+        render.label_ends(axes)
 
 
-def _panel(axes: "Axes", tasks: Sequence[Mapping[str, Any]], name: str) -> None:
+def _panel(axes: Axes, tasks: Sequence[Mapping[str, Any]], name: str) -> None:
     there = {number: task[name] for number, task in enumerate(tasks, 1) if task[name] is not None}
     sides = (("clean", "clean"), ("outliers", "outlier"))
-    lines(axes, [(label, list(there), [values[side] for values in there.values()]) for label, side in sides])
+    render.lines(axes, [(label, list(there), [values[side] for values in there.values()]) for label, side in sides])
     if not there:
         axes.text(0.5, 0.5, "no past classes", transform=axes.transAxes, ha="center", color="0.35")
     axes.set_xlim(0.7, len(tasks) + 0.3)
-    whole_ticks(axes, 1, len(tasks))
+    render.whole_ticks(axes, 1, len(tasks))
     axes.tick_params(labelbottom=True, labelleft=True)
 
 
 def _tasks(result: Result) -> Table:
     figures, means = result.figures, result.figures["mean"]
-    found = declared(
+    found = render.declared(
         f"{result.label}; outliers: {figures['source']}",
         "task",
         TASKS,
@@ -138,7 +123,7 @@ def _tasks(result: Result) -> Table:
 def _lessons(result: Result) -> Table:
     tasks = [(task["task"], task) for task in result.figures["tasks"] if task["span"] is not None]
     mean = ("mean" if tasks else "all tasks in one lesson, or one task", result.figures["mean"])
-    return declared("what each lesson moved", "lesson", LESSONS, tasks, [mean])
+    return render.declared("what each lesson moved", "lesson", LESSONS, tasks, [mean])
 
 
 def _claims(results: Sequence[Result]) -> Table:

@@ -2,28 +2,13 @@
 
 from collections.abc import Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from perdure.report import render
 from perdure.report.probes import Result
-from perdure.report.render import (
-    Cell,
-    by_run,
-    cell,
-    heat_map,
-    joined,
-    label_ends,
-    line_style,
-    scores,
-    units,
-    whole_ticks,
-)
+from perdure.report.render import Axes, Cell, Figure, Tables, cell
 from perdure.report.tables import matrix
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 
 def _robust_and_clean(name: str, form: str = ".1f") -> Cell:
@@ -40,14 +25,14 @@ COLUMNS = [
 ]
 
 
-def tables(results: Sequence[Result]) -> Sequence[Table | str]:
+def tables(results: Sequence[Result]) -> Tables:
     """The summary of all results, and of a single one its robust matrix too."""
-    title = f"percent, mean over tasks, under {joined(results, 'attack')}; clean in brackets"
+    title = f"percent, mean over tasks, under {render.joined(results, 'attack')}; clean in brackets"
     return [
         *([_matrix(results[0])] if len(results) == 1 else []),
-        by_run(title, COLUMNS, results),
+        render.by_run(title, COLUMNS, results),
         "kept: robust BWT − clean BWT; below 0 a task loses robustness faster than it loses accuracy",
-        units(results[0].figures),
+        render.units(results[0].figures),
     ]
 
 
@@ -57,7 +42,7 @@ def _matrix(result: Result) -> Table:
     return matrix({"method": name, "task_names": figures["tasks"], "accuracy_matrix": figures["robust"]["matrix"]})
 
 
-def draw(figure: "Figure", results: Sequence[Result]) -> None:
+def draw(figure: Figure, results: Sequence[Result]) -> None:
     """Two matrices for each result; where there are several, also how robust old tasks stay as lessons go by."""
     matrices = [result.figures["robust"]["matrix"] for result in results]
     tall = [0.9 + 0.34 * len(rows) for rows in matrices] + ([3.0] if len(results) > 1 else [])
@@ -68,26 +53,26 @@ def draw(figure: "Figure", results: Sequence[Result]) -> None:
         sides = (("clean", f"{result.label}\nclean"), ("robust", figures["attack"]))
         for side, (kind, name) in enumerate(sides):
             axes = figure.add_subplot(grid[place, side])
-            heat_map(axes, figures[kind]["matrix"])
+            render.heat_map(axes, figures[kind]["matrix"])
             axes.set_xticks(range(len(figures["tasks"])), [str(i + 1) for i in range(len(figures["tasks"]))])
             axes.set_yticks(range(len(matrices[place])), [str(t + 1) for t in range(len(matrices[place]))])
-            title = f"{name}: {scores(figures[kind])}"
+            title = f"{name}: {render.scores(figures[kind])}"
             axes.set(title=title, xlabel="accuracy on task (%)", ylabel="after lesson")
     if len(results) > 1:
         _old_tasks(figure.add_subplot(grid[len(results), :]), results)
 
 
-def _old_tasks(axes: "Axes", results: Sequence[Result]) -> None:
+def _old_tasks(axes: Axes, results: Sequence[Result]) -> None:
     """Mean robust accuracy, after each lesson, of the tasks that were there before it. Where all were learned in one
     lesson none is ever old: their mean is a level to measure the others by."""
     matrices = [result.figures["robust"]["matrix"] for result in results]
     last = max(2, *map(len, matrices))
     for place, (result, rows) in enumerate(zip(results, matrices, strict=True)):
-        style = line_style(place)
+        style = render.line_style(place)
         if len(rows) > 1:
             axes.plot(range(2, len(rows) + 1), [fmean(row[:-1]) for row in rows[1:]], label=result.label, **style)
         else:
             axes.plot((2, last), [fmean(rows[0])] * 2, label=result.label, **style | {"marker": ""})
-    whole_ticks(axes, 2, last)
+    render.whole_ticks(axes, 2, last)
     axes.set(ylim=(0, 100), xlabel="after lesson", ylabel="robust accuracy of\nearlier tasks, mean (%)")
-    label_ends(axes)
+    render.label_ends(axes)

@@ -1,26 +1,21 @@
 """Accuracy under attack: tables, and accuracy against strength."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from perdure.report import render
 from perdure.report.probes import Result
-from perdure.report.render import Figures, joined, label_ends, line_style, number, span, table
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from matplotlib.transforms import Affine2DBase
+from perdure.report.render import Axes, Figure, Figures, Tables, number, span, table
 
 NORMS = {"linf": "L∞", "l2": "L2"}
 TOP = 102  # so that a marker at 100 % is whole
 FITTING = 3  # strengths whose intervals fit into 100 columns
 
 
-def tables(results: Sequence[Result]) -> Sequence[Table | str]:
+def tables(results: Sequence[Result]) -> Tables:
     """Clean first, then strength by strength; of a single run each task as well."""
-    title = f"Accuracy under attack ({joined(results, 'attack')}), percent, mean over tasks"
+    title = f"Accuracy under attack ({render.joined(results, 'attack')}), percent, mean over tasks"
     columns = ("strength", "in pixels", "normalized", "accuracy", "95 % interval", "loss")
     return [
         table(title, "run", columns, *map(_rows, results)),
@@ -31,23 +26,32 @@ def tables(results: Sequence[Result]) -> Sequence[Table | str]:
     ]
 
 
-def draw(figure: "Figure", results: Sequence[Result]) -> None:
+def draw(figure: Figure, results: Sequence[Result]) -> None:
     """Accuracy against strength, clean at 0, with intervals; side by side what is not measured by the same norm."""
     kinds = list(dict.fromkeys((result.figures["norm"], result.figures["space"]) for result in results))
     figure.set_size_inches(6.4 * len(kinds), 4.0)
     for axes, kind in zip(figure.subplots(1, len(kinds), squeeze=False)[0], kinds, strict=True):
         alike = [result for result in results if (result.figures["norm"], result.figures["space"]) == kind]
-        _draw_one(axes, alike, figure.dpi_scale_trans)
+        _draw_one(figure, axes, alike)
 
 
 def _rows(result: Result) -> list[list[str]]:
     figures, clean = result.figures, result.figures["clean"]
     units = zip(figures["labels"], figures["in_pixels"], figures["in_normalized"], strict=True)
     found = zip(figures["acc"], figures["intervals"]["pooled"], figures["loss"], strict=True)
-    strengths = [["clean", "0", "0"], *([label, span(one, ".3g"), span(other, ".3g")] for label, one, other in units)]
+    strengths = [
+        ["clean", "0", "0"],
+        *([label, span(one, ".3g"), span(other, ".3g")] for label, one, other in units),
+    ]
     levels = [(clean["acc"], clean["interval"], clean["loss"]), *found]
     return [
-        [result.label if strength[0] == "clean" else "", *strength, number(acc), span(interval), number(loss, ".3f")]
+        [
+            result.label if strength[0] == "clean" else "",
+            *strength,
+            number(acc),
+            span(interval),
+            number(loss, ".3f"),
+        ]
         for strength, (acc, interval, loss) in zip(strengths, levels, strict=True)
     ]
 
@@ -66,20 +70,22 @@ def _by_task(figures: Figures) -> Table:
     return table(title, "task", ("images", "clean", *figures["labels"]), rows)
 
 
-def _draw_one(axes: "Axes", results: Sequence[Result], inch: "Affine2DBase") -> None:
+def _draw_one(figure: Figure, axes: Axes, results: Sequence[Result]) -> None:
     from matplotlib.transforms import ScaledTranslation
 
     beside = min(4, 18 / len(results)) / 72  # inches, so that intervals do not hide each other
     for index, result in enumerate(results):
         strengths, acc, low, high = _curve(result.figures)
-        shifted = axes.transData + ScaledTranslation(beside * (index - (len(results) - 1) / 2), 0, inch)
-        style = line_style(index)
+        shifted = axes.transData + ScaledTranslation(
+            beside * (index - (len(results) - 1) / 2), 0, figure.dpi_scale_trans
+        )
+        style = render.line_style(index)
         axes.vlines(strengths, low, high, colors=style["color"], linewidth=1, transform=shifted, clip_on=False)
         axes.plot(strengths, acc, transform=shifted, clip_on=False, label=result.label, **style)
     _scale(axes, results)
     axes.set(ylim=(0, TOP), ylabel="accuracy (%), mean over tasks")
-    axes.set_title(f"{joined(results, 'attack')}, with 95 % intervals")
-    label_ends(axes)
+    axes.set_title(f"{render.joined(results, 'attack')}, with 95 % intervals")
+    render.label_ends(axes)
 
 
 def _curve(figures: Figures) -> tuple[list[float], list[float], list[float], list[float]]:
@@ -94,7 +100,7 @@ def _curve(figures: Figures) -> tuple[list[float], list[float], list[float], lis
     return strengths, acc, low, high
 
 
-def _scale(axes: "Axes", results: Sequence[Result]) -> None:
+def _scale(axes: Axes, results: Sequence[Result]) -> None:
     """Strengths as the probe was given them, what the last is in the other unit below; logarithmic where they span more
     than a decade."""
     strengths = sorted({strength for result in results for strength in _curve(result.figures)[0]})

@@ -1,18 +1,13 @@
 """Attacks carried over from one method to another, as a matrix."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from rich.table import Table
-
+from perdure.report import render
 from perdure.report.probes import Result
-from perdure.report.render import heat_map, number, slanted_ticks, table, units
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from perdure.report.render import Figure, Tables, number, table
 
 
-def tables(results: Sequence[Result]) -> Sequence[Table | str]:
+def tables(results: Sequence[Result]) -> Tables:
     """One result: the matrix, and what is suspicious in it."""
     figures = results[0].figures
     pairs = [pair for row in (figures["clean_intervals"], *figures["intervals"]) for pair in row]
@@ -28,23 +23,27 @@ def tables(results: Sequence[Result]) -> Sequence[Table | str]:
         for flag in figures["flags"]
     ]
     fine = "the diagonal is each one's own attack; no other is stronger beyond noise, so no sign of masking"
-    return [table(title, "crafted on ↓, tried on →", columns, rows), units(figures), *(warnings or [fine])]
+    return [
+        table(title, "crafted on ↓, tried on →", columns, rows),
+        render.units(figures),
+        *(warnings or [fine]),
+    ]
 
 
-def draw(figure: "Figure", results: Sequence[Result]) -> None:
+def draw(figure: Figure, results: Sequence[Result]) -> None:
     figures = results[0].figures
     names, matrix = figures["names"], [figures["clean"], *figures["matrix"]]
     longest = max(map(len, names))
     figure.set_size_inches(2.2 + 0.07 * longest + 0.95 * len(names), 2.0 + 0.04 * longest + 0.5 * len(matrix))
     axes = figure.subplots()
-    cells = heat_map(axes, matrix)
+    cells = render.heat_map(axes, matrix)
     flagged = [(names.index(flag["from"]) + 1, names.index(flag["on"])) for flag in figures["flags"]]
     for row, column in flagged:
         cells[row][column].set_text(f"{cells[row][column].get_text()}*")
     for row, column in (*flagged, *((place + 1, place) for place in range(len(names)))):
         cells[row][column].set_fontweight("bold")
     axes.axhline(0.5, color="white", linewidth=4)
-    slanted_ticks(axes, names)
+    render.slanted_ticks(axes, names)
     axes.set_yticks(range(len(matrix)), ["clean", *names])
     axes.set(xlabel="tried on", ylabel="crafted on")
     star = "; * stronger than its own" if flagged else ""
