@@ -31,9 +31,7 @@ class Capacity(Probe):
         images: Count = 125,  # training images of each task whose layer inputs are looked at, in one batch
         free: Share = 0.05,  # a task fits if at least this share of every layer stays free
     ) -> None:
-        self.threshold = threshold
-        self.images = images
-        self.free = free
+        self.threshold, self.images, self.free = threshold, images, free
 
     def cost(self, trained: TrainedMethod) -> Cost:
         return Cost(forwards=trained.images("train", self.images))

@@ -47,11 +47,8 @@ class Flatness(Probe):
         part: PartName = "train",  # of which images
         images: Count | None = 500,  # per task; none for all
     ) -> None:
-        self.radius = radius
-        self.steps = steps
-        self.sam_radius = sam_radius
-        self.part = part
-        self.images = images
+        self.radius, self.steps, self.sam_radius = radius, steps, sam_radius
+        self.part, self.images = part, images
 
     def cost(self, trained: TrainedMethod) -> Cost:
         return Cost(forwards=2, gradients=self.steps + 1) * trained.images(self.part, self.images)
@@ -83,10 +80,8 @@ class Curvature(Probe):
         part: PartName = "train",  # of which images
         images: Count | None = 128,  # per task; none for all
     ) -> None:
-        self.steps = steps
-        self.draws = draws
-        self.part = part
-        self.images = images
+        self.steps, self.draws = steps, draws
+        self.part, self.images = part, images
 
     def cost(self, trained: TrainedMethod) -> Cost:
         products = self.steps + self.draws

@@ -51,9 +51,7 @@ class Geometry(Probe):
         head: Literal["pca", "trained"] = "pca",  # circle: the plane of most squared length, or a layer that learns one
         part: PartName = "test",  # which images; a trained head learns from training images whatever is shown
     ) -> None:
-        self.images = images
-        self.head = head
-        self.part = part
+        self.images, self.head, self.part = images, head, part
 
     def cost(self, trained: TrainedMethod) -> Cost:
         shown = trained.images(self.part, self.images)

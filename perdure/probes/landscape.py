@@ -47,9 +47,7 @@ class Landscape(Probe):
         self.directions = directions
         self.steps = steps_of(reach, points)
         self.at = at
-        self.part = part
-        self.images = images
-        self.after = after
+        self.part, self.images, self.after = part, images, after
         self.needs_stages = after is not None  # this one does, others of its kind do not
 
     def cost(self, trained: TrainedMethod) -> Cost:
@@ -117,8 +115,7 @@ class Plane(Probe):
     ) -> None:
         self.task = task
         self.steps = steps_of(reach, points)
-        self.part = part
-        self.images = images
+        self.part, self.images = part, images
 
     def cost(self, trained: TrainedMethod) -> Cost:
         return Cost(forwards=self._model(trained).images(self.images) * len(self.steps) ** 2)

@@ -123,10 +123,7 @@ class Masking(Probe):
         if any(not 0 < strength <= 1 for strength in strengths):
             raise WrongValue(f"strengths={strengths} are not allowed; give pixels above 0 and up to 1, such as 4/255")
         self.strengths = tuple(sorted({*strengths, GRAY}))
-        self.images = images
-        self.steps = steps
-        self.queries = queries
-        self.restarts = restarts
+        self.images, self.steps, self.queries, self.restarts = images, steps, queries, restarts
 
     def cost(self, trained: TrainedMethod) -> Cost:
         by_pgd = Cost(*pgd_cost(self.steps, self.restarts)) + Cost(forwards=1)

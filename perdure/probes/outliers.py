@@ -4,7 +4,7 @@ Every outlier is paired with the image as it should be, in a batch that is other
 images of a batch, so nothing else may differ between two that are compared.
 
 The paper puts all classes so far under one softmax. Methods here have one head for each task, and past heads take no
-part in later lessons: the gradient on past classes is what it would be if they did.
+part in later tasks: the gradient on past classes is what it would be if they did.
 """
 
 from collections.abc import Iterator, Sequence
@@ -53,16 +53,8 @@ class PairedImages:
         return cut(len(self.rows), BATCH)
 
 
-@dataclass(frozen=True)
-class BatchFigures:
-    """What is measured on a batch, image by image (n,), and by layer."""
-
-    loss: Tensor
-    right_logit: Tensor
-    current_logit: Tensor  # mean over the classes of the task
-    past_logit: Tensor | None  # mean over those of earlier tasks; None: there is none
-    past_gradient: Tensor | None
-    weight_gradient: dict[str, float]  # norm for the mean loss of the batch
+BatchFigures = dict[str, Any]
+"""What is measured on a batch: tensors (n,), one number for each image, and the norms of gradients by layer."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +111,7 @@ class Outliers(Probe):
                 lesson = {"span": span, "relative_span": relative, "past_loss_rise": rise}
                 losses = now
             tasks.append({"task": name, **summary(pairs), **lesson})
-            losses.append(float(torch.cat([pair.clean.loss for pair in pairs]).mean()))
+            losses.append(float(torch.cat([pair.clean["loss"] for pair in pairs]).mean()))
             before = weights
             every += pairs
         return result(self.kind if images[0].odd is None else "those of the run", tasks, every)
@@ -188,17 +180,17 @@ def batch_figures(models: Sequence[TaskModel], x: Tensor, y: Tensor, right: Tens
         logits = own.forward(images, {**own.weights, **leaves}).logits
         loss = F.cross_entropy(logits, y, reduction="none")
         gradients = grad(loss.sum(), {IMAGES: images, **leaves})
-    logits = logits.detach()
-    past = torch.cat([model.logits(x) for model in models[:-1]], 1) if len(models) > 1 else None
-    by_images = gradients.pop(IMAGES)
-    found = BatchFigures(
-        loss.detach(),
-        logits.gather(1, right[:, None])[:, 0],
-        logits.mean(1),
-        None if past is None else past.mean(1),
-        None if past is None else past_gradient(torch.cat([past, logits], 1), past.shape[1]),
-        norms(gradients, own.method.net.weight_names(), len(x)),
-    )
+    logits, by_images = logits.detach(), gradients.pop(IMAGES)
+    found = {
+        "loss": loss.detach(),
+        "right_logit": logits.gather(1, right[:, None])[:, 0],
+        "current_logit": logits.mean(1),  # over the classes of the task
+        "weight_gradient": norms(gradients, own.method.net.weight_names(), len(x)),
+    }
+    if len(models) > 1:
+        past = torch.cat([model.logits(x) for model in models[:-1]], 1)
+        found["past_logit"] = past.mean(1)  # over the classes of earlier tasks
+        found["past_gradient"] = past_gradient(torch.cat([past, logits], 1), past.shape[1])
     return found, by_images
 
 
@@ -234,31 +226,31 @@ def summary(pairs: Sequence[BatchPair]) -> dict[str, Any]:
     found: dict[str, Any] = {"images": len(outliers), "outliers": count}
     if count == 0:
         return {**found, **dict.fromkeys(("loss", "excess", "past_gradient", "weight_gradient"))}
-    grown = sum(float((pair.odd.loss - pair.clean.loss).double().sum()) for pair in pairs)
+    grown = sum(float((pair.odd["loss"] - pair.clean["loss"]).double().sum()) for pair in pairs)
     predicted = sum(float(pair.predicted.double().sum()) for pair in pairs)
     gradients = {
-        layer: both(*(fmean(side.weight_gradient[layer] for side in sides) for sides in _sides(pairs)))
-        for layer in pairs[0].clean.weight_gradient
+        layer: both(
+            fmean(pair.clean["weight_gradient"][layer] for pair in pairs),
+            fmean(pair.odd["weight_gradient"][layer] for pair in pairs),
+        )
+        for layer in pairs[0].clean["weight_gradient"]
     }
     return {
         **found,
         "loss": over_outliers(pairs, "loss"),
         "excess": {"real": grown / count, "first_order": predicted / count},
-        "past_gradient": None if pairs[0].clean.past_gradient is None else over_outliers(pairs, "past_gradient"),
+        "past_gradient": over_outliers(pairs, "past_gradient"),
         "weight_gradient": {**gradients.pop(ALL), "layers": gradients},
     }
 
 
-def _sides(pairs: Sequence[BatchPair]) -> tuple[list[BatchFigures], list[BatchFigures]]:
-    return [pair.clean for pair in pairs], [pair.odd for pair in pairs]
-
-
-def over_outliers(pairs: Sequence[BatchPair], figure: str) -> dict[str, float | None]:
-    chosen = (
-        [getattr(side, figure)[pair.outliers] for pair, side in zip(pairs, sides, strict=True)]
-        for sides in _sides(pairs)
-    )
-    return both(*(float(torch.cat(values).mean()) for values in chosen))
+def over_outliers(pairs: Sequence[BatchPair], figure: str) -> dict[str, float | None] | None:
+    """Mean over all outliers; None where there are no past classes."""
+    if figure not in pairs[0].clean:
+        return None
+    clean, odd = ([pair.clean[figure] for pair in pairs], [pair.odd[figure] for pair in pairs])
+    outliers = torch.cat([pair.outliers for pair in pairs])
+    return both(*(float(torch.cat(values)[outliers].mean()) for values in (clean, odd)))
 
 
 def both(clean: float, odd: float) -> dict[str, float | None]:
@@ -269,25 +261,16 @@ def claims(pairs: Sequence[BatchPair], rises: Sequence[float]) -> list[dict[str,
     """How often each of the paper's inequalities held, in percent, with Wilson's interval."""
     found: list[tuple[str, str, list[bool]]] = []
     for figure, (rising, text) in OF_IMAGES.items():
-        held: list[bool] = []
-        for pair in pairs:
-            clean, odd = getattr(pair.clean, figure), getattr(pair.odd, figure)
-            if clean is not None:
-                held += ((odd > clean) if rising else (odd < clean))[pair.outliers].tolist()
-        found.append((text, "images", held))
+        sides = [(pair.clean[figure], pair.odd[figure], pair.outliers) for pair in pairs if figure in pair.clean]
+        held = [(odd > clean if rising else odd < clean)[outliers] for clean, odd, outliers in sides]
+        found.append((text, "images", torch.cat(held).tolist() if held else []))
     with_outliers = [pair for pair in pairs if bool(pair.outliers.any())]
-    grew = [pair.odd.weight_gradient[ALL] > pair.clean.weight_gradient[ALL] for pair in with_outliers]
+    grew = [pair.odd["weight_gradient"][ALL] > pair.clean["weight_gradient"][ALL] for pair in with_outliers]
     found += [(OF_BATCHES, "batches", grew), (OF_LESSONS, "lessons", [rise > 0 for rise in rises])]
+    counts = [(text, unit, sum(held), len(held)) for text, unit, held in found if held]
     return [
-        {
-            "claim": text,
-            "over": unit,
-            "held": 100 * sum(held) / len(held),
-            "of": len(held),
-            "interval": list(wilson(sum(held), len(held))),
-        }
-        for text, unit, held in found
-        if held
+        {"claim": text, "over": unit, "held": 100 * held / n, "of": n, "interval": list(wilson(held, n))}
+        for text, unit, held, n in counts
     ]
 
 
@@ -329,8 +312,8 @@ def result(source: str, tasks: Sequence[dict[str, Any]], pairs: Sequence[BatchPa
     headline = {name: value for name, key in names.items() if (value := means[key]) is not None}
     arrays = {  # of every image, task after task
         "outlier": torch.cat([pair.outliers for pair in pairs]).to("cpu", torch.uint8),
-        "clean_loss": torch.cat([pair.clean.loss for pair in pairs]).cpu(),
-        "outlier_loss": torch.cat([pair.odd.loss for pair in pairs]).cpu(),
+        "clean_loss": torch.cat([pair.clean["loss"] for pair in pairs]).cpu(),
+        "outlier_loss": torch.cat([pair.odd["loss"] for pair in pairs]).cpu(),
         "first_order": torch.cat([pair.predicted for pair in pairs]).cpu(),
     }
     return ProbeResult(figures, headline, arrays)

@@ -33,8 +33,7 @@ class OverTime(Probe):
         self.one_step = attack == "fgsm"
         self.ball = Ball(norm, strength)
         self.space: Space = space
-        self.steps = steps
-        self.images = images
+        self.steps, self.images = steps, images
 
     def cost(self, trained: TrainedMethod) -> Cost:
         attack = Cost(gradients=1) if self.one_step else Cost(*pgd_cost(self.steps, 1))

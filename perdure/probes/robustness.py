@@ -170,9 +170,7 @@ class PGD(AttackProbe):
         rate: Positive | None = None,  # length of a step; none: 2.5 · strength / steps
     ) -> None:
         super().__init__(strengths, norm, space, images)
-        self.steps = steps
-        self.restarts = restarts
-        self.rate = rate
+        self.steps, self.restarts, self.rate = steps, restarts, rate
         self.title = f"PGD-{steps}"
         self.attack_cost = Cost(*pgd_cost(steps, restarts))
 
@@ -202,8 +200,7 @@ class APGD(AttackProbe):
         restarts: Count = 1,  # random starts for each of the two losses; the worst counts
     ) -> None:
         super().__init__(strengths, norm, space, images)
-        self.steps = steps
-        self.restarts = restarts
+        self.steps, self.restarts = steps, restarts
         self.attack_cost = Cost(*pgd_cost(steps, restarts))
 
     def attack(self, batch: AttackBatch) -> Tensor:

@@ -45,8 +45,7 @@ class Transfer(Probe):
         images: Count | None = 256,  # test images of each task; none means all
     ) -> None:
         self.ball = Ball(norm, strength)
-        self.steps = steps
-        self.images = images
+        self.steps, self.images = steps, images
 
     def cost_across(self, several: Sequence[TrainedMethod]) -> Cost:
         """Of all methods together; each one's progress counts its own part, the same for all."""
