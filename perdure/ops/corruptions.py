@@ -140,8 +140,8 @@ def _clouds(x: Tensor, rng: torch.Generator) -> Tensor:
     """Smooth fields (n, 1, height, width) in [0, 1]: noise whose waves weigh the less the shorter they are."""
     n, _, height, width = x.shape
     waves = torch.fft.rfft2(torch.randn(n, height, width, generator=rng))
-    pace = (torch.fft.fftfreq(height)[:, None].square() + torch.fft.rfftfreq(width).square()).sqrt()
-    weight = pace.where(pace > 0, torch.inf).pow(-1.8)
+    frequency = (torch.fft.fftfreq(height)[:, None].square() + torch.fft.rfftfreq(width).square()).sqrt()
+    weight = frequency.where(frequency > 0, torch.inf).pow(-1.8)
     field = torch.fft.irfft2(waves * weight, s=(height, width))
     low, high = field.amin((1, 2), keepdim=True), field.amax((1, 2), keepdim=True)
     clouds: Tensor = (field - low) / (high - low).clamp_min(1e-12)

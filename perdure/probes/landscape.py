@@ -40,7 +40,7 @@ class Landscape(Probe):
         at: Positive = 0.1,  # where the rise is read
         part: PartName = "train",  # of which images
         images: Count | None = 200,  # per task; none for all
-        after: Count | None = None,  # after which lesson, counted from 1; none for the last
+        after: Count | None = None,  # after which task, counted from 1; none for the last
     ) -> None:
         if at > reach:
             raise WrongValue(f"at={at:g} lies beyond reach={reach:g}; read the rise within reach")
@@ -76,7 +76,7 @@ class Landscape(Probe):
             return trained.models(self.part)
         if self.after > len(trained.stages):
             raise WrongValue(
-                f"after={self.after}: the method as it was then is not there, {len(trained.stages)} lessons were "
+                f"after={self.after}: the method as it was then is not there, {len(trained.stages)} tasks were "
                 "kept; leave `after` out for the method as it is now"
             )
         stage = trained.stages[self.after - 1]

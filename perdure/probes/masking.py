@@ -48,7 +48,7 @@ TEXTS = {  # check → what it says where it passes, and where not
     ),
     "many steps beat one": (
         "PGD is at least as strong as FGSM at each strength",
-        "FGSM is stronger than PGD: the slope misleads after the first step",
+        "FGSM is stronger than PGD: the gradient misleads after the first step",
     ),
     "white box beats black box": (
         "PGD is at least as strong as Square, which sees no gradients",
@@ -59,20 +59,20 @@ TEXTS = {  # check → what it says where it passes, and where not
         "random noise is stronger than PGD: gradients are worth nothing",
     ),
     "white box beats transfer": (
-        "what is crafted on a twin with other gradients (weights off by 5 %) does less",
-        "what is crafted on a twin (weights off by 5 %, logits divided) does more than the network's own slope",
+        "what is crafted on a surrogate with other gradients (weights off by 5 %) does less",
+        "what is crafted on a surrogate (weights off by 5 %, logits divided) does more than the network's own gradient",
     ),
     "loss scale": (
         "dividing the logits by their spread makes PGD no stronger",
-        "PGD grows stronger with the logits divided: a saturated softmax hides the slope",
+        "PGD grows stronger with the logits divided: a saturated softmax hides the gradient",
     ),
     "same under another seed": (
         "PGD from other starts leaves about as much (Wilson's interval)",
         "PGD from other starts leaves something else: give it restarts",
     ),
     "gradients are there": (
-        "nearly every image has a slope to follow",
-        "images without a slope (zero, or below 1e-12 of a wrong answer's) cannot be attacked along it",
+        "nearly every image has a gradient to follow",
+        "images without a gradient (zero, or below 1e-12 of a wrong answer's) cannot be attacked along it",
     ),
     "first order holds": (
         f"a step of {255 * REACH / POINTS:g}/255 raises the loss about as far as the gradient foretells",
@@ -83,8 +83,8 @@ TEXTS = {  # check → what it says where it passes, and where not
         f"the loss climbs along the gradient as far as {255 * REACH:g}/255, but in jags, or not at all",
     ),
     "same answer twice": (
-        "two looks at a batch give the same logits bit for bit",
-        "answers differ from look to look: attacks must average over chance",
+        "two forward passes of a batch give the same logits bit for bit",
+        "answers differ from pass to pass: attacks must average over chance",
     ),
 }
 

@@ -41,7 +41,7 @@ def png(draw: Callable[[Figure], None]) -> bytes:
 
 
 def accuracy_matrix(record: Mapping[str, Any]) -> bytes:
-    """The accuracy matrix: row after lesson t, column task i, each cell with its figure."""
+    """The accuracy matrix: row after task t, column task i, each cell with its figure."""
     return png(lambda figure: _draw_matrix(figure, record))
 
 

@@ -148,8 +148,8 @@ def by_task(results: Sequence[Result], names: Mapping[str, str], main: Mapping[s
     if len(results) > 1:
         rows = [[result.label, *row] for result, row in zip(results, means, strict=True)]
         by_run = {name: [(result.label, _cells(result, name, "")) for result in results] for name in main}
-        apart = [one for name in main for one in side_by_side(f"{names[name]}, by task", "task", by_run[name])]
-        return [table("mean over tasks", "run", names.values(), rows), *apart]
+        details = [one for name in main for one in side_by_side(f"{names[name]}, by task", "task", by_run[name])]
+        return [table("mean over tasks", "run", names.values(), rows), *details]
     columns = [_cells(results[0], name, main.get(name, "")) for name in names]
     rows = [[task, *(cells[task] for cells in columns)] for task in results[0].figures["tasks"]]
     return [table(results[0].label, "task", names.values(), rows, [["mean", *means[0]]])]

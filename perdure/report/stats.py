@@ -111,14 +111,14 @@ def groups(runs: Sequence[Run]) -> list[Group]:
 def labels(runs: Sequence[Run]) -> list[str]:
     """For each run what sets it apart from the others of its method and benchmark, besides the seed."""
     first: dict[tuple[str, str], dict[str, Any]] = {}
-    apart: dict[tuple[str, str], set[str]] = {}
+    differing: dict[tuple[str, str], set[str]] = {}
     for run in runs:
         own, key = _facts(run), (run["method"], run["benchmark"])
         known = first.setdefault(key, own)
-        apart.setdefault(key, set()).update(
+        differing.setdefault(key, set()).update(
             name for name in own.keys() | known.keys() if own.get(name) != known.get(name)
         )
-    return [_label(_facts(run), apart[run["method"], run["benchmark"]]) for run in runs]
+    return [_label(_facts(run), differing[run["method"], run["benchmark"]]) for run in runs]
 
 
 def reference(found: Sequence[Group], benchmark: str, method: str | None = None) -> Group | None:
@@ -135,8 +135,8 @@ def _facts(run: Run) -> dict[str, Any]:
     return {**own, **data, **plan, **run["values"]}
 
 
-def _label(facts: Mapping[str, Any], apart: set[str]) -> str:
-    return ", ".join(f"{name}={_plain(value)}" for name, value in facts.items() if name in apart)
+def _label(facts: Mapping[str, Any], differing: set[str]) -> str:
+    return ", ".join(f"{name}={_plain(value)}" for name, value in facts.items() if name in differing)
 
 
 def _plain(value: Any) -> str:

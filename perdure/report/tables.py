@@ -27,7 +27,9 @@ def comparison(records: Sequence[Record]) -> Table:
 
 def matrix(record: Record) -> Table:
     """The accuracy matrix; the darker a cell's ground, the less is left."""
-    table = Table(title=f"{record['method']}: accuracy on each task after each lesson", title_justify="left", box=None)
+    table = Table(
+        title=f"{record['method']}: accuracy on each task after each was learned", title_justify="left", box=None
+    )
     table.add_column("after")
     for name in record["task_names"]:
         table.add_column(name, justify="right")

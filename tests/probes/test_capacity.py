@@ -101,7 +101,7 @@ def test_one_task_has_no_forecast_and_says_so(trained: TrainedMethod) -> None:
 
 
 def test_without_stages_it_says_what_it_needs(trained: TrainedMethod) -> None:
-    with pytest.raises(WrongValue, match="needs the method as it was after each lesson"):
+    with pytest.raises(WrongValue, match="needs the method as it was after each task"):
         Capacity().measure(TrainedMethod(trained.method, trained.tasks))
 
 

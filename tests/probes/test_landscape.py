@@ -102,7 +102,7 @@ def test_after_a_lesson_the_tasks_known_then_are_looked_at(trained: TrainedMetho
     assert probe.cost(trained) == trained.progress.done
     known = [evaluate(trained.stages[1], trained.tasks[index].test, index).loss for index in (0, 1)]
     assert found.figures["loss"] == pytest.approx(known)
-    with pytest.raises(WrongValue, match=r"after=2: .* 0 lessons were kept"):
+    with pytest.raises(WrongValue, match=r"after=2: .* 0 tasks were kept"):
         probe.measure(replace(trained, stages=()))
 
 

@@ -268,7 +268,7 @@ def test_adversaries_of_a_trained_network_do_what_eqs_2_to_4_say(found: ProbeRes
 def test_without_stages_it_says_what_it_needs(trained: TrainedMethod) -> None:
     bare = TrainedMethod(trained.method, trained.tasks)
     for ask in (Outliers().measure, Outliers().cost):
-        with pytest.raises(WrongValue, match="needs the method as it was after each lesson"):
+        with pytest.raises(WrongValue, match="needs the method as it was after each task"):
             ask(bare)
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Result:
     """What a probe found of one run."""
 
-    label: str  # such as "rcl, seed 1": the runs of a comparison are told apart by it
+    label: str  # such as "rcl, seed 1": distinguishes the runs of a comparison
     values: Mapping[str, Any]  # of the probe
     figures: Mapping[str, Any]
     arrays: "Mapping[str, np.ndarray[Any, Any]]"

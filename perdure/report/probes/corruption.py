@@ -25,8 +25,8 @@ def tables(results: Sequence[Result]) -> Tables:
         for result in results
     ]
     reading = "kept: corrupted in percent of clean accuracy; range: 95 % for chance of images"
-    apart = render.side_by_side("the same by kind, mean over severities", "kind", by_kind)
-    return [_runs(results), *apart, reading, source]
+    details = render.side_by_side("the same by kind, mean over severities", "kind", by_kind)
+    return [_runs(results), *details, reading, source]
 
 
 def draw(figure: Figure, results: Sequence[Result]) -> None:

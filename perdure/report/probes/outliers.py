@@ -44,7 +44,7 @@ TASKS = [
     ("outlier", cell("weight_gradient.outlier", ".3g")),
     ("×", _ratio("weight_gradient.ratio")),
 ]
-LESSONS = [
+MOVED = [
     ("span", cell("span", ".3g")),
     ("of ‖W‖", _percent("relative_span")),
     ("past loss", cell("past_loss_rise", "+.3g")),
@@ -65,17 +65,17 @@ def tables(results: Sequence[Result]) -> Tables:
     """Task by task of a single result, one row each of several; and how often the paper's inequalities held."""
     found: list[Table | str] = []
     if len(results) == 1:
-        found += [_tasks(results[0]), _lessons(results[0])]
+        found += [_tasks(results[0]), _moved(results[0])]
         together = results[0].figures["mean"]["correlation"]
         if together is not None:
-            found.append(f"correlation of span and past loss over lessons: {number(together, '+.2f')}")
+            found.append(f"correlation of span and past loss over tasks: {number(together, '+.2f')}")
     else:
         found.append(render.by_run("outliers beside the images that they replace, means over tasks", RUNS, results))
     found.append(_claims(results))
     found.append("×: outliers beside the images they replace; excess: growth of the batch's loss per outlier")
-    found.append("first order: ∇ₓLᵀε; span: ‖W_t − W_t−1‖; past loss: its growth on earlier tasks in the lesson")
+    found.append("first order: ∇ₓLᵀε; span: ‖W_t − W_t−1‖; past loss: its growth on earlier tasks meanwhile")
     if any(result.figures["source"] == OWN for result in results):
-        found.append("after the lesson: an outlier that was learned by heart has the lower loss, and an excess below 0")
+        found.append("after the task: an outlier that was learned by heart has the lower loss, and an excess below 0")
     return found
 
 
@@ -120,10 +120,10 @@ def _tasks(result: Result) -> Table:
     return found
 
 
-def _lessons(result: Result) -> Table:
+def _moved(result: Result) -> Table:
     tasks = [(task["task"], task) for task in result.figures["tasks"] if task["span"] is not None]
-    mean = ("mean" if tasks else "all tasks in one lesson, or one task", result.figures["mean"])
-    return render.declared("what each lesson moved", "lesson", LESSONS, tasks, [mean])
+    mean = ("mean" if tasks else "all tasks learned together, or one task", result.figures["mean"])
+    return render.declared("what each task moved", "task", MOVED, tasks, [mean])
 
 
 def _claims(results: Sequence[Result]) -> Table:

@@ -1,4 +1,4 @@
-"""Robust accuracy over lessons: the clean and the attacked accuracy matrix side by side."""
+"""Robust accuracy over time: the clean and the attacked accuracy matrix side by side."""
 
 from collections.abc import Sequence
 from statistics import fmean
@@ -43,7 +43,7 @@ def _matrix(result: Result) -> Table:
 
 
 def draw(figure: Figure, results: Sequence[Result]) -> None:
-    """Two matrices for each result; where there are several, also how robust old tasks stay as lessons go by."""
+    """Two matrices for each result; where there are several, also how robust old tasks stay as more are learned."""
     matrices = [result.figures["robust"]["matrix"] for result in results]
     tall = [0.9 + 0.34 * len(rows) for rows in matrices] + ([3.0] if len(results) > 1 else [])
     figure.set_size_inches(max(6.4, 2.4 + 1.1 * max(len(rows[-1]) for rows in matrices)), 0.4 + sum(tall))
@@ -57,14 +57,14 @@ def draw(figure: Figure, results: Sequence[Result]) -> None:
             axes.set_xticks(range(len(figures["tasks"])), [str(i + 1) for i in range(len(figures["tasks"]))])
             axes.set_yticks(range(len(matrices[place])), [str(t + 1) for t in range(len(matrices[place]))])
             title = f"{name}: {render.scores(figures[kind])}"
-            axes.set(title=title, xlabel="accuracy on task (%)", ylabel="after lesson")
+            axes.set(title=title, xlabel="accuracy on task (%)", ylabel="after task")
     if len(results) > 1:
         _old_tasks(figure.add_subplot(grid[len(results), :]), results)
 
 
 def _old_tasks(axes: Axes, results: Sequence[Result]) -> None:
-    """Mean robust accuracy, after each lesson, of the tasks that were there before it. Where all were learned in one
-    lesson none is ever old: their mean is a level to measure the others by."""
+    """Mean robust accuracy, after each task, of the tasks that were there before it. Where all were learned
+    together none is ever old: their mean is a level to measure the others by."""
     matrices = [result.figures["robust"]["matrix"] for result in results]
     last = max(2, *map(len, matrices))
     for place, (result, rows) in enumerate(zip(results, matrices, strict=True)):
@@ -74,5 +74,5 @@ def _old_tasks(axes: Axes, results: Sequence[Result]) -> None:
         else:
             axes.plot((2, last), [fmean(rows[0])] * 2, label=result.label, **style | {"marker": ""})
     render.whole_ticks(axes, 2, last)
-    axes.set(ylim=(0, 100), xlabel="after lesson", ylabel="robust accuracy of\nearlier tasks, mean (%)")
+    axes.set(ylim=(0, 100), xlabel="after task", ylabel="robust accuracy of\nearlier tasks, mean (%)")
     render.label_ends(axes)

@@ -58,15 +58,15 @@ def _rows(result: Result) -> list[list[str]]:
 
 def _by_task(figures: Figures) -> Table:
     """With intervals where there is room for them."""
-    room = len(figures["labels"]) <= FITTING
+    fits = len(figures["labels"]) <= FITTING
     levels = [figures["clean"]["by_task"], *figures["by_task"]]
     intervals = [figures["clean"]["intervals"], *figures["intervals"]["by_task"]]
     rows = []
     for task, name in enumerate(figures["tasks"]):
         pairs = [(level[task], interval[task]) for level, interval in zip(levels, intervals, strict=True)]
-        cells = [f"{number(acc)} ({span(interval)})" if room else number(acc) for acc, interval in pairs]
+        cells = [f"{number(acc)} ({span(interval)})" if fits else number(acc) for acc, interval in pairs]
         rows.append([name, str(figures["images"][task]), *cells])
-    title = "by task, percent, with 95 % intervals" if room else "by task, percent"
+    title = "by task, percent, with 95 % intervals" if fits else "by task, percent"
     return table(title, "task", ("images", "clean", *figures["labels"]), rows)
 
 
