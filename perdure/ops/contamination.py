@@ -45,8 +45,11 @@ def contaminate(
     if count == 0:
         return split
     order = torch.randperm(len(split), generator=rng)
+    rows = order[:count].to(split.y.device)
     if kind == "labels":
-        return _mislabeled(split, order, count, classes, rng)
+        further, y = torch.randint(1, classes, (len(split),), generator=rng)[:count].to(split.y.device), split.y.clone()
+        y[rows] = (y[rows] + further) % classes
+        return replace(split, y=y)
     if kind == "foreign":
         assert foreign is not None
         strange = foreign[torch.randint(len(foreign), (len(split),), generator=rng)[:count].to(foreign.device)]
@@ -56,7 +59,7 @@ def contaminate(
     else:
         strange = _corrupted(split, order, count, rng)
     x = split.x.clone()
-    x[order[:count].to(x.device)] = _stored(strange, x)
+    x[rows] = _stored(strange, x)
     return replace(split, x=x)
 
 
@@ -65,13 +68,6 @@ def outlier_rows(clean: Split, dirty: Split) -> Tensor:
     if clean.x.shape != dirty.x.shape:
         raise WrongValue(f"splits of {tuple(clean.x.shape)} and {tuple(dirty.x.shape)} have no rows to compare")
     return ((clean.x != dirty.x).flatten(1).any(1) | (clean.y != dirty.y)).nonzero()[:, 0]
-
-
-def _mislabeled(split: Split, order: Tensor, count: int, classes: int, rng: torch.Generator) -> Split:
-    further = torch.randint(1, classes, (len(split),), generator=rng)[:count].to(split.y.device)
-    rows, y = order[:count].to(split.y.device), split.y.clone()
-    y[rows] = (y[rows] + further) % classes
-    return replace(split, y=y)
 
 
 def _moved(split: Split, order: Tensor, count: int, adversary: Adversary) -> Tensor:

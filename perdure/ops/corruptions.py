@@ -113,10 +113,6 @@ def _filter(x: Tensor, kernels: Tensor) -> Tensor:
 # --- light and color ---
 
 
-def _brightness(x: Tensor, more: float, _: torch.Generator) -> Tensor:
-    return x + more
-
-
 def _contrast(x: Tensor, left: float, _: torch.Generator) -> Tensor:
     """Towards the mean of each image and channel."""
     return x.mean((2, 3), keepdim=True).lerp(x, left)
@@ -194,7 +190,9 @@ def _jpeg(x: Tensor, quality: float, _: torch.Generator) -> Tensor:
     scale = 5000 / quality if quality < 50 else 200 - 2 * quality
     tables = x.new_tensor((_BRIGHTNESS_STEPS, _COLOR_STEPS, _COLOR_STEPS)[:channels])
     steps = ((tables * scale + 50) / 100).floor().clamp(1, 255)[:, None, None]
-    waves = _cosines(x)
+    place = torch.arange(8, device=x.device, dtype=x.dtype)
+    waves = 0.5 * (math.pi / 8 * place[:, None] * (place + 0.5)).cos()  # the cosine transform (DCT-II) as rows,
+    waves = torch.cat([waves[:1] / math.sqrt(2), waves[1:]])  # orthonormal
     blocks = planes.unfold(2, 8, 8).unfold(3, 8, 8)  # (n, planes, rows, columns, 8, 8)
     kept = (waves @ blocks @ waves.T / steps).round() * steps
     planes = (waves.T @ kept @ waves).transpose(3, 4).reshape(planes.shape)
@@ -213,13 +211,6 @@ def _planes(x: Tensor) -> tuple[Tensor, Tensor]:
     return x.new_tensor((GREY, blueness, redness)), x.new_tensor((128.0, 0.0, 0.0)).view(3, 1, 1)
 
 
-def _cosines(x: Tensor) -> Tensor:
-    """The orthonormal cosine transform of 8 values (DCT-II), as rows."""
-    steps = torch.arange(8, device=x.device, dtype=x.dtype)
-    rows = 0.5 * (math.pi / 8 * steps[:, None] * (steps + 0.5)).cos()
-    return torch.cat([rows[:1] / math.sqrt(2), rows[1:]])
-
-
 _KINDS: dict[str, tuple[Corrupt, tuple[float, ...]]] = {
     "gaussian-noise": (_gaussian_noise, (0.04, 0.06, 0.08, 0.09, 0.10)),  # standard deviation
     "shot-noise": (_shot_noise, (500, 250, 100, 75, 50)),  # photons of a white pixel
@@ -227,7 +218,7 @@ _KINDS: dict[str, tuple[Corrupt, tuple[float, ...]]] = {
     "gaussian-blur": (_gaussian_blur, (0.4, 0.6, 0.7, 0.8, 1.0)),  # standard deviation, of 32 pixels
     "defocus-blur": (_defocus_blur, (0.7, 0.9, 1.2, 1.6, 2.1)),  # radius, of 32 pixels
     "motion-blur": (_motion_blur, (2.0, 3.0, 4.0, 5.0, 6.5)),  # length, of 32 pixels
-    "brightness": (_brightness, (0.05, 0.1, 0.15, 0.2, 0.3)),  # added
+    "brightness": (lambda x, more, _: x + more, (0.05, 0.1, 0.15, 0.2, 0.3)),  # added
     "contrast": (_contrast, (0.75, 0.5, 0.4, 0.3, 0.15)),  # share of the deviation from the mean that is left
     "saturation": (_saturation, (1.5, 2.0, 3.0, 4.0, 6.0)),  # factor of the deviation from grey
     "fog": (_fog, (0.15, 0.3, 0.45, 0.65, 0.9)),  # density

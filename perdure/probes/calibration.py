@@ -8,7 +8,7 @@ from torch import Tensor
 
 from perdure.ops.calibration import Reliability, brier, by_mass, by_width, reliability
 from perdure.ops.metrics import wilson
-from perdure.probes.probe import Cost, Probe, ProbeResult, TaskModel, TrainedMethod, accuracy, accuracy_interval
+from perdure.probes.probe import Cost, Probe, ProbeResult, TaskModel, TrainedMethod, accuracy, interval
 from perdure.schema import Count
 
 
@@ -60,7 +60,7 @@ class Calibration(Probe):
             "nll": float(of.nll.mean()),
             "brier": float(of.brier.mean()),
             "accuracy": right,
-            "accuracy_interval": accuracy_interval(of.right),
+            "accuracy_interval": interval(of.right),
             "confidence": confidence,
             "overconfidence": confidence - right,
         }

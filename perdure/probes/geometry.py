@@ -18,7 +18,7 @@ from perdure.ops.geometry import (
     trained_plane,
 )
 from perdure.ops.losses import uniformity
-from perdure.probes.probe import Cost, PartName, Probe, ProbeResult, TrainedMethod, accuracy_interval
+from perdure.probes.probe import Cost, PartName, Probe, ProbeResult, TrainedMethod, interval
 from perdure.schema import Count
 
 
@@ -118,6 +118,6 @@ def _geometry(z: Tensor, group: Tensor) -> dict[str, Any]:
         "alignment": float(class_alignment(z, group)),
         "effective_rank": float(effective_rank(z)),
         "class_overlap": 100 * float(wrong.double().mean()),
-        "class_overlap_interval": accuracy_interval(wrong),
+        "class_overlap_interval": interval(wrong),
         "neighbor_overlap": 100 * float(foreign_neighbors(z, group).mean()),
     }

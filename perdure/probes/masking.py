@@ -25,7 +25,7 @@ from torch import Tensor
 from perdure.errors import WrongValue
 from perdure.ops.attacks import Ball, Classifier, fgsm, noise, pgd, pgd_cost, random_signs, square, square_cost
 from perdure.ops.landscape import filter_normalized, moved
-from perdure.probes.probe import Cost, Probe, ProbeResult, TaskModel, TrainedMethod, accuracy, accuracy_interval
+from perdure.probes.probe import Cost, Probe, ProbeResult, TaskModel, TrainedMethod, accuracy, interval
 from perdure.probes.robustness import both_units
 from perdure.probes.verdicts import LEAST, RANKS, MaskingCheck, Verdict, sign_test, worst
 from perdure.schema import Count
@@ -217,9 +217,10 @@ class Masking(Probe):
                 step = _point(model, x, gradient.sign(), 1) - x
                 foretold += float((gradient * step).sum(dtype=torch.float64))
         share = 100 * vanished / sum(model.images(self.images) for model in models)
+        ratio = float(along[1] - along[0]) / foretold if foretold > 0 else 0.0
         return [
             _check("gradients are there", share, "% gone", share <= 1, share <= 10),
-            _first_order(float(along[1] - along[0]), foretold),
+            _check("first order holds", ratio, "× foretold", 0.5 <= ratio <= 2, 0.25 <= ratio <= 4),
             _smooth(along, random),
         ]
 
@@ -255,7 +256,7 @@ def _curve_checks(curves: Mapping[str, Tensor], chance: float) -> list[MaskingCh
     """The checks that read the curves alone."""
     by_pgd = curves["PGD"]
     weaker = [by_pgd[: k + 1][int(by_pgd[: k + 1].sum(1).argmin())] for k in range(len(by_pgd) - 1)]
-    gone = accuracy_interval(by_pgd[-1])[0] <= chance
+    gone = interval(by_pgd[-1])[0] <= chance
     return [
         _rivals("falls with strength", zip(by_pgd[1:], weaker, strict=True), chance),
         _check("nothing left at 0.5", accuracy(by_pgd[-1]), "%", gone, False, chance),
@@ -268,15 +269,10 @@ def _curve_checks(curves: Mapping[str, Tensor], chance: float) -> list[MaskingCh
 def _another_seed(right: Tensor, again: Tensor, chance: float) -> MaskingCheck:
     """Outside Wilson's interval of the first run is odd, unless neither leaves more than chance; intervals that do not
     even meet are a failure."""
-    (low, high), (other_low, other_high) = accuracy_interval(right), accuracy_interval(again)
+    (low, high), (other_low, other_high) = interval(right), interval(again)
     one, other = accuracy(right), accuracy(again)
     inside, meeting = low <= other <= high or max(one, other) <= chance, other_low <= high and low <= other_high
     return _check("same under another seed", other - one, "points", inside, meeting)
-
-
-def _first_order(risen: float, foretold: float) -> MaskingCheck:
-    ratio = risen / foretold if foretold > 0 else 0.0
-    return _check("first order holds", ratio, "× foretold", 0.5 <= ratio <= 2, 0.25 <= ratio <= 4)
 
 
 def _smooth(along: Tensor, random: Tensor) -> MaskingCheck:
@@ -344,5 +340,5 @@ def _middle(by_pgd: Tensor, clean: Tensor, chance: float) -> int:
 def _curve(right: Tensor) -> dict[str, Any]:
     return {
         "accuracy": [accuracy(row) for row in right],
-        "intervals": [accuracy_interval(row) for row in right],
+        "intervals": [interval(row) for row in right],
     }

@@ -198,6 +198,6 @@ def accuracy(right: Tensor) -> float:
     return 100 * int(right.sum()) / len(right)
 
 
-def accuracy_interval(right: Tensor) -> list[float]:
-    """Wilson's interval of the accuracy."""
+def interval(right: Tensor) -> list[float]:
+    """Wilson's interval of that percentage."""
     return list(wilson(int(right.sum()), len(right)))

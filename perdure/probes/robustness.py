@@ -17,8 +17,8 @@ from perdure.probes.probe import (
     TaskModel,
     TrainedMethod,
     accuracy,
-    accuracy_interval,
     at_most,
+    interval,
 )
 from perdure.schema import Count, Positive
 from perdure.seeding import generator
@@ -300,7 +300,7 @@ def _summary(row: Sequence[TaskAnswers]) -> dict[str, Any]:
     return {
         "acc": sum(by_task) / len(row),
         "by_task": by_task,
-        "interval": accuracy_interval(torch.cat([answers.right for answers in row])),
-        "intervals": [accuracy_interval(answers.right) for answers in row],
+        "interval": interval(torch.cat([answers.right for answers in row])),
+        "intervals": [interval(answers.right) for answers in row],
         "loss": sum(answers.loss for answers in row) / len(row),
     }

@@ -20,8 +20,8 @@ from perdure.probes.probe import (
     TaskModel,
     TrainedMethod,
     accuracy,
-    accuracy_interval,
     at_most,
+    interval,
 )
 from perdure.probes.robustness import both_units, label
 from perdure.probes.verdicts import sign_test
@@ -66,9 +66,9 @@ class Transfer(Probe):
             "attack": f"PGD-{self.steps} {label(self.ball.radius, self.ball.norm, 'pixels')}",
             **both_units([self.ball.radius], "pixels", tasks),
             "clean": [accuracy(row) for row in clean],
-            "clean_intervals": [accuracy_interval(row) for row in clean],
+            "clean_intervals": [interval(row) for row in clean],
             "matrix": [[accuracy(cell) for cell in row] for row in matrix],
-            "intervals": [[accuracy_interval(cell) for cell in row] for row in matrix],
+            "intervals": [[interval(cell) for cell in row] for row in matrix],
             "by_task": [[[accuracy(cell) for cell in row] for row in part[1:]] for part in parts],
             "flags": _flags(matrix, pairs, names),
         }

@@ -5,7 +5,7 @@ import torch
 
 from perdure.ops.attacks import Ball, random_signs
 from perdure.ops.metrics import wilson
-from perdure.probes.probe import Cost, TrainedMethod, accuracy, accuracy_interval, at_most
+from perdure.probes.probe import Cost, TrainedMethod, accuracy, at_most, interval
 from perdure.seeding import generator
 
 
@@ -23,7 +23,7 @@ def test_models_are_those_of_all_tasks_and_answer_right_or_wrong(trained: Traine
 def test_accuracy_and_its_interval() -> None:
     right = torch.tensor([True, True, False, True])
     assert accuracy(right) == 75
-    assert accuracy_interval(right) == list(wilson(3, 4))
+    assert interval(right) == list(wilson(3, 4))
     assert (at_most(10, None), at_most(10, 3), at_most(2, 3)) == (10, 3, 2)
 
 
