@@ -16,7 +16,7 @@ def measured(trained: TrainedMethod) -> ProbeResult:
     return Calibration().measure(trained)
 
 
-def test_work_is_what_is_counted(trained: TrainedMethod) -> None:
+def test_cost_is_what_is_counted(trained: TrainedMethod) -> None:
     probe = Calibration(bins=4)
     found = probe.measure(trained)
     assert probe.cost(trained) == trained.progress.done

@@ -1,7 +1,6 @@
 """How full layers are: the measure agrees with GPM's own account, and holds for any method."""
 
 import json
-from copy import deepcopy
 from io import StringIO
 
 import pytest
@@ -10,25 +9,16 @@ from rich.console import Console
 from perdure.data.synthetic import synthetic
 from perdure.errors import WrongValue
 from perdure.methods.gpm import GPM
-from perdure.methods.method import Method
 from perdure.nets.alexnet import SlimAlexNet
 from perdure.nets.network import Network
 from perdure.probes.capacity import Capacity
 from perdure.probes.probe import ProbeResult, TrainedMethod
 from perdure.report.probes import Result, capacity
 from perdure.seeding import chance
-from perdure.train.callbacks import Callback
 from perdure.train.learn import learn
 from perdure.train.plan import Plan
-from perdure.train.state import Learned
 
-
-class Kept(Callback):
-    def __init__(self) -> None:
-        self.stages: list[Method] = []
-
-    def on_task_end(self, method: Method, learned: Learned) -> None:  # noqa: ARG002
-        self.stages.append(deepcopy(method))
+from .conftest import Kept
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +34,7 @@ def shown(measured: ProbeResult, several: int = 1) -> str:
     return console.file.getvalue()
 
 
-def test_work_is_what_the_meter_counts_and_figures_are_plain(trained: TrainedMethod) -> None:
+def test_cost_is_what_is_counted_and_figures_are_plain(trained: TrainedMethod) -> None:
     probe = Capacity(images=40)
     some = probe.measure(trained)
     assert probe.cost(trained) == trained.progress.done

@@ -57,7 +57,7 @@ def joint_loss(trained: TrainedMethod, task: int, images: int, weights: Weights)
 
 
 @pytest.mark.parametrize("name", SHORT)
-def test_work_is_what_is_done_and_all_is_plain(name: str, trained: TrainedMethod) -> None:
+def test_cost_is_what_is_done_and_all_is_plain(name: str, trained: TrainedMethod) -> None:
     probe = SHORT[name]
     found = probe.measure(trained)
     assert probe.cost(trained) == trained.progress.done
@@ -69,7 +69,7 @@ def test_work_is_what_is_done_and_all_is_plain(name: str, trained: TrainedMethod
         assert math.isfinite(shown)
 
 
-def test_work_by_hand(trained: TrainedMethod) -> None:
+def test_cost_by_hand(trained: TrainedMethod) -> None:
     assert len(trained.tasks[0].train) > 70
     assert SHORT["flatness"].cost(trained) == Cost(forwards=3 * 70 * 2, gradients=3 * 70 * (3 + 1))
     assert SHORT["curvature"].cost(trained) == Cost(gradients=3 * 16 * (1 + PRODUCT * (2 + 2)))

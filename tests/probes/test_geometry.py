@@ -18,7 +18,7 @@ def result(measured: ProbeResult, label: str = "finetune, seed 1") -> Result:
 
 
 @pytest.mark.parametrize(("head", "images"), [("pca", 30), ("trained", 80)])  # a task has 90 to train and 60 to test
-def test_work_is_what_is_counted(trained: TrainedMethod, head, images: int) -> None:
+def test_cost_is_what_is_counted(trained: TrainedMethod, head, images: int) -> None:
     probe = Geometry(images=images, head=head)
     measured = probe.measure(trained)
     assert probe.cost(trained) == trained.progress.done

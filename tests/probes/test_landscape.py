@@ -23,7 +23,7 @@ PROBES = {"landscape": LINES, "plane": PLANE}
 
 
 @pytest.mark.parametrize("name", PROBES)
-def test_work_is_what_is_done_and_all_is_plain(name: str, trained: TrainedMethod) -> None:
+def test_cost_is_what_is_done_and_all_is_plain(name: str, trained: TrainedMethod) -> None:
     found = PROBES[name].measure(trained)
     assert PROBES[name].cost(trained) == trained.progress.done
     assert json.loads(json.dumps(found.figures, allow_nan=False)) == found.figures
@@ -31,7 +31,7 @@ def test_work_is_what_is_done_and_all_is_plain(name: str, trained: TrainedMethod
     assert all(array.is_contiguous() and not array.requires_grad for array in found.arrays.values())
 
 
-def test_work_by_hand(trained: TrainedMethod) -> None:
+def test_cost_by_hand(trained: TrainedMethod) -> None:
     assert Landscape().cost(trained).forwards == trained.images("train", 500) * 10 * 51
     assert LINES.cost(trained) == Cost(forwards=3 * 20 * 2 * 5)
     assert PLANE.cost(trained) == Cost(forwards=20 * 5 * 5)

@@ -240,13 +240,13 @@ def shown(measured: ProbeResult, several: int = 1) -> str:
 
 
 @pytest.mark.parametrize("kind", ["adversarial", "noise", "foreign"])
-def test_work_is_what_the_meter_counts(trained: TrainedMethod, kind: str) -> None:
+def test_cost_is_what_is_counted(trained: TrainedMethod, kind: str) -> None:
     probe = Outliers(kind=kind, images=16)  # type: ignore[arg-type]
     json.dumps(probe.measure(trained).figures, allow_nan=False)
     assert probe.cost(trained) == trained.progress.done
 
 
-def test_the_meter_is_right_where_one_lesson_held_all_tasks(trained: TrainedMethod) -> None:
+def test_the_cost_is_right_where_one_lesson_held_all_tasks(trained: TrainedMethod) -> None:
     joint = TrainedMethod(trained.method, trained.tasks, stages=[trained.method])
     probe = Outliers(images=16)
     measured = probe.measure(joint)

@@ -33,7 +33,7 @@ def test_an_attack_that_moves_nothing_leaves_the_matrix_of_the_run(trained: Trai
 
 @pytest.mark.parametrize("attack", ["fgsm", "pgd"])
 @pytest.mark.parametrize("images", [None, 8])
-def test_work_is_what_the_meter_counts(trained: TrainedMethod, attack: str, images: int | None) -> None:
+def test_cost_is_what_is_counted(trained: TrainedMethod, attack: str, images: int | None) -> None:
     probe = OverTime(attack=attack, steps=1, images=images)
     probe.measure(trained)
     assert probe.cost(trained) == trained.progress.done

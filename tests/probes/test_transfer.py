@@ -78,7 +78,7 @@ def test_a_method_that_hides_its_gradients_is_flagged(pair: list[TrainedMethod])
     assert measured.headline["masked"] == 1
 
 
-def test_work_is_what_all_meters_count(pair: list[TrainedMethod], trained: TrainedMethod) -> None:
+def test_cost_is_what_all_count(pair: list[TrainedMethod], trained: TrainedMethod) -> None:
     one = replace(trained, name="again", progress=ProbeProgress())
     for several, images in ((pair, None), ([trained, one], 16)):
         probe = Transfer(steps=2, images=images)
