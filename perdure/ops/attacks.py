@@ -1,10 +1,8 @@
 """Adversarial images: how far the answers can be turned by moving images a little.
 
-All attacks are untargeted and move a whole batch together, since batch norm may couple its images: the loss is the sum
-over the batch, and what counts is the right answers on one actual batch. Where several points were tried, the best of
-each image make up a batch that was never tried; it is tried too, and the batch that is returned is, of all those tried
-as a whole, the one with the fewest right answers (then the highest loss). Without coupling this is the usual best for
-each image.
+All attacks are untargeted and move a whole batch together, since batch norm may couple its images. The best points of
+each image make up a batch that was never tried; it is tried too, and of all batches tried as a whole the one with the
+fewest right answers (then the highest loss) is returned. Without coupling this is the usual best for each image.
 
 Each attack takes the same number of passes whatever it finds; `…_cost` gives (forwards, gradients) for each image.
 """

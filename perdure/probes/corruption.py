@@ -50,7 +50,7 @@ class Corruption(Probe):
         if not severities or not {*severities} <= {*SEVERITIES}:
             raise WrongValue(f"severities={','.join(map(str, severities))} is not allowed; use some of 1,2,3,4,5")
         if folder is None:
-            self._chosen(KINDS)
+            self._all_kinds()
 
     def cost(self, trained: TrainedMethod) -> Cost:
         variants = len(self._all_kinds()) * len(self.severities)
@@ -69,15 +69,11 @@ class Corruption(Probe):
         return ProbeResult(figures, {"corrupted": figures["corrupted"]["acc"]}, {"acc": _percent(corrupted, sizes)})
 
     def _all_kinds(self) -> tuple[str, ...]:
-        if self.published is not None:
-            return self._chosen(self.published.kinds)
-        if self.folder is not None:
+        if self.folder is not None and self.published is None:
             raise WrongValue(
                 f"the images of {self.folder} were not read: set `published` of this probe, or leave folder out"
             )
-        return self._chosen(KINDS)
-
-    def _chosen(self, there: tuple[str, ...]) -> tuple[str, ...]:
+        there = KINDS if self.published is None else self.published.kinds
         wanted = there if self.kinds is None else self.kinds
         for kind in wanted:
             if kind not in there:

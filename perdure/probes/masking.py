@@ -1,20 +1,17 @@
 """Is it real? A battery that tells robustness from gradients that are merely hidden.
 
-A network may withstand attacks because its answers are stable, or because its gradients lead attacks astray: saturated,
-zero, shattered or random ones. The second kind falls to the next attack. What gives it away was collected by Athalye et
-al. (ICML 2018) and Carlini et al. (2019): one step beats many, black box beats white box, more room does not help, and
-so on. Each sign is a check here. None proves robustness; a failed one says that figures under attack are too high.
+A network may withstand attacks because its answers are stable, or because its gradients mislead them: saturated, zero,
+shattered or random ones. The second kind falls to the next attack. Each sign that gives it away (Athalye et al., ICML
+2018; Carlini et al., 2019) is a check here, on few images, to be run beside a measurement of robustness and not in its
+place. None proves robustness; a failed one says that figures under attack are too high.
 
-It is a battery of quick tests on few images, made to be run beside a measurement of robustness and not in its place.
-
-Attacks are compared on the same images in the same batches, by an exact one-sided sign test over the images on which
-they disagree; where a check compares at several strengths, p is multiplied by their number (Bonferroni). Batch norm may
-couple the images of a batch, so p is approximate: a difference counts only if it has size, too. And it counts only
-while more than chance is left of the accuracy, for where nothing is left no attack can be said to fail.
+Attacks are compared by a sign test on the same images in the same batches. Batch norm may couple the images of a batch,
+so p is approximate: a difference counts only if it has size, too. And it counts only while more than chance is left of
+the accuracy, for where nothing is left no attack can be said to fail.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -27,7 +24,7 @@ from perdure.ops.attacks import Ball, Classifier, fgsm, noise, pgd, pgd_cost, ra
 from perdure.ops.landscape import filter_normalized, moved
 from perdure.probes.probe import Cost, Probe, ProbeResult, TaskModel, TrainedMethod, accuracy, interval
 from perdure.probes.robustness import both_units
-from perdure.probes.verdicts import LEAST, RANKS, MaskingCheck, Verdict, sign_test, worst
+from perdure.probes.verdicts import LEAST, RANKS, Verdict, sign_test, worst
 from perdure.schema import Count
 from perdure.seeding import generator
 
@@ -89,6 +86,15 @@ TEXTS = {  # check → what it says where it passes, and where not
 }
 
 Attack = Callable[[TaskModel, Tensor, Tensor, Ball, torch.Generator], Tensor]
+
+
+@dataclass(frozen=True)
+class MaskingCheck:
+    name: str
+    verdict: Verdict
+    value: float
+    unit: str
+    says: str
 
 
 class ScaledLogits:
@@ -164,7 +170,10 @@ class Masking(Probe):
                 "images": len(clean),
                 "chance": chance,
                 "clean": accuracy(clean),
-                **{name: _curve(right) for name, right in curves.items()},
+                **{
+                    name: {"accuracy": [*map(accuracy, right)], "intervals": [*map(interval, right)]}
+                    for name, right in curves.items()
+                },
             },
         }
         arrays = {name: right.to(torch.uint8).contiguous() for name, right in {"clean": clean, **curves}.items()}
@@ -335,10 +344,3 @@ def _middle(by_pgd: Tensor, clean: Tensor, chance: float) -> int:
     """Where PGD leaves most nearly half of what is above chance; the strongest of equals, where it achieves nothing."""
     half = (accuracy(clean) + chance) / 2
     return max(range(len(by_pgd)), key=lambda k: (-abs(accuracy(by_pgd[k]) - half), k))
-
-
-def _curve(right: Tensor) -> dict[str, Any]:
-    return {
-        "accuracy": [accuracy(row) for row in right],
-        "intervals": [interval(row) for row in right],
-    }

@@ -1,4 +1,4 @@
-"""Checks that pass, warn or fail, and the test by which one attack is found stronger than another."""
+"""The test by which one attack is found stronger than another: it passes, warns or fails."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,15 +10,6 @@ from torch import Tensor
 Verdict = Literal["pass", "warn", "fail"]
 RANKS: tuple[Verdict, ...] = ("pass", "warn", "fail")
 LEAST: dict[Verdict, tuple[float, float]] = {"fail": (0.01, 5.0), "warn": (0.05, 2.0)}  # p at most, points at least
-
-
-@dataclass(frozen=True)
-class MaskingCheck:
-    name: str
-    verdict: Verdict
-    value: float
-    unit: str
-    says: str
 
 
 @dataclass(frozen=True)
