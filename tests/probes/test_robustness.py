@@ -33,9 +33,7 @@ def named(probe: AttackProbe) -> str:
 
 
 @pytest.mark.parametrize("probe", SMALL, ids=named)
-def test_the_cost_is_what_is_counted_and_the_figures_are_plain(
-    probe: AttackProbe, trained: TrainedMethod
-) -> None:
+def test_the_cost_is_what_is_counted_and_the_figures_are_plain(probe: AttackProbe, trained: TrainedMethod) -> None:
     found = probe.measure(trained)
     assert probe.cost(trained) == trained.progress.done
     assert json.loads(json.dumps(found.figures, allow_nan=False)) == found.figures

@@ -11,6 +11,15 @@ from perdure.report.render import Axes, Figure, Figures, Tables, cell, number, t
 
 TASKS = 8  # that a table shows; of more, some between the first and the last are left out
 NAMED = 6  # layers that a picture names; of more, the fullest
+COLUMNS = [
+    ("bottleneck", lambda f: f["bottleneck"]),
+    ("taken", lambda f: number(_fullest(f)["percent"][-1])),
+    ("own", lambda f: _own(_fullest(f))),
+    ("tasks left", lambda f: _left(f["forecast"]["tasks_left"]) if f["forecast"] else "–"),
+    ("rule", lambda f: f["forecast"]["model"] if f["forecast"] else "–"),
+    ("error", cell("forecast.error")),
+    ("other rules", lambda f: _other_rules(f) if f["forecast"] else "–"),
+]
 
 
 def tables(results: Sequence[Result]) -> Tables:
@@ -94,14 +103,3 @@ def _fullest(figures: Figures) -> Any:
 def _other_rules(figures: Figures) -> str:
     forecast = figures["forecast"]
     return ", ".join(_left(left) for model, left in forecast["by_model"].items() if model != forecast["model"])
-
-
-COLUMNS = [
-    ("bottleneck", lambda f: f["bottleneck"]),
-    ("taken", lambda f: number(_fullest(f)["percent"][-1])),
-    ("own", lambda f: _own(_fullest(f))),
-    ("tasks left", lambda f: _left(f["forecast"]["tasks_left"]) if f["forecast"] else "–"),
-    ("rule", lambda f: f["forecast"]["model"] if f["forecast"] else "–"),
-    ("error", cell("forecast.error")),
-    ("other rules", lambda f: _other_rules(f) if f["forecast"] else "–"),
-]

@@ -8,6 +8,7 @@ from perdure.report.render import Axes, Figure, Tables
 
 FLATNESS = {"loss": "loss", "one_step": "one step", "flatness": "worst case", "sharpness": "SAM"}
 CURVATURE = {"loss": "loss", "gradient_norm": "gradient", "top_eigenvalue": "top eigenvalue", "trace": "trace"}
+RISE = "rise of the loss (nats)"
 ERRORS = {"top_eigenvalue": "residual", "trace": "trace_error"}
 
 
@@ -47,9 +48,6 @@ def draw(figure: Figure, results: Sequence[Result]) -> None:
             _runs(top, results, "flatness", RISE)
     render.slanted_ticks(bottom, tasks)
     top.set_title(title if len(results) > 1 else first.label)
-
-
-RISE = "rise of the loss (nats)"
 
 
 def _is_curvature(results: Sequence[Result]) -> bool:
