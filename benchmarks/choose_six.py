@@ -15,7 +15,7 @@ from perdure.data.benchmarks.six import six
 from perdure.lab.build import build
 from perdure.lab.spec import spec
 from perdure.ops.metrics import backward_transfer
-from perdure.probes.probe import Subject
+from perdure.probes.probe import TrainedMethod
 from perdure.probes.robustness import FGSM
 from perdure.train.learn import learn
 from perdure.types import Stream
@@ -63,7 +63,7 @@ def main() -> None:
             stream = validation_only(seed, given.valid_share)
             learner = build(wanted, stream)
             learned = learn(learner, stream, wanted.plan, seed)
-            attacked = FGSM(strengths=(4 / 255,)).measure(Subject(learner, learned.tasks)).figures["acc"][0]
+            attacked = FGSM(strengths=(4 / 255,)).measure(TrainedMethod(learner, learned.tasks)).figures["acc"][0]
             acc = sum(learned.matrix[-1]) / len(learned.matrix[-1])
             scores.append((acc, backward_transfer(learned.matrix), attacked))
         table.add_row(name, *map(spread, zip(*scores, strict=True)))

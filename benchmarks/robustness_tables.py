@@ -8,7 +8,7 @@ the lowest and the highest in brackets; differences are paired by seed, with Stu
 """
 
 import argparse
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import correlation, fmean
 from typing import Any
@@ -18,6 +18,7 @@ from perdure.lab.study_file import probe_keys, read, specs
 from perdure.ops.statistics import headlines, paired
 
 METHODS = ("finetune", "gpm", "dfgp", "rcl")
+AGAINST = ("gpm", "dfgp")  # what RCL is compared with
 Record = dict[str, Any]
 
 ROBUSTNESS = [
@@ -62,11 +63,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("runs"))
     out = parser.parse_args().out
-    records = found("robustness", out)
-    print("\n| figure | " + " | ".join(METHODS) + " | rcl − gpm | rcl − dfgp |")
-    print("|---" * (len(METHODS) + 3) + "|")
+    records = records_of("robustness", out)
+    print_head("figure")
     for name in ROBUSTNESS:
-        print_row(name, records, lambda record, name=name: figure(record, name), ["gpm", "dfgp"])
+        print_row(name, records, lambda record, name=name: figure(record, name))
     print()
     for methods in (METHODS, METHODS[1:]):
         some = [record for record in records if record["method"] in methods]
@@ -74,23 +74,21 @@ def main() -> None:
         loss = [record["probes"]["fgsm"]["loss"][0] for record in some]
         r, names = correlation(flat, loss), ", ".join(methods)
         print(f"flatness and loss under FGSM 1/255, {len(some)} runs of {names}: r = {r:.2f}")
-    spoiled = found("outliers", out)
-    doses = list(dict.fromkeys(record.get("outliers", "none") for record in spoiled))
-    for title, read_off in (("ACC", lambda r: r["acc"]), ("BWT", lambda r: r["bwt"])):
-        print(f"\n| {title}, outliers | " + " | ".join(METHODS) + " | rcl − gpm | rcl − dfgp |")
-        print("|---" * (len(METHODS) + 3) + "|")
-        for dose in doses:
-            print_row(dose, [r for r in spoiled if r.get("outliers", "none") == dose], read_off, ["gpm", "dfgp"])
-    print("\n| ACC lost to outliers | " + " | ".join(METHODS) + " | rcl − gpm | rcl − dfgp |")
-    print("|---" * (len(METHODS) + 3) + "|")
-    clean = {(r["method"], r["seed"]): r["acc"] for r in spoiled if r.get("outliers", "none") == "none"}
-    for dose in doses:
-        if dose != "none":
-            some = [r for r in spoiled if r.get("outliers") == dose and (r["method"], r["seed"]) in clean]
-            print_row(dose, some, lambda r: clean[r["method"], r["seed"]] - r["acc"], ["gpm", "dfgp"])
+    by_outliers: dict[str, list[Record]] = {}
+    for record in records_of("outliers", out):
+        by_outliers.setdefault(record.get("outliers", "none"), []).append(record)
+    for title, name in (("ACC", "acc"), ("BWT", "bwt")):
+        print_head(f"{title}, outliers")
+        for outliers, some in by_outliers.items():
+            print_row(outliers, some, lambda record, name=name: record[name])
+    print_head("ACC lost to outliers")
+    clean = {(record["method"], record["seed"]): record["acc"] for record in by_outliers.pop("none", [])}
+    for outliers, some in by_outliers.items():
+        both = [record for record in some if (record["method"], record["seed"]) in clean]
+        print_row(outliers, both, lambda record: clean[record["method"], record["seed"]] - record["acc"])
 
 
-def found(study: str, out: Path) -> list[Record]:
+def records_of(study: str, out: Path) -> list[Record]:
     asked = read(study)
     planned = find_runs(specs(asked), out=out, root=None, probes=probe_keys(asked))
     records = [one.record for one in planned if one.record is not None]
@@ -110,11 +108,14 @@ def figure(record: Record, name: str) -> float | None:
     return headlines(record).get(name)
 
 
-def print_row(
-    name: str, records: Sequence[Record], read_off: Callable[[Record], float | None], against: Iterable[str]
-) -> None:
+def print_head(name: str) -> None:
+    print("\n| " + " | ".join([name, *METHODS, *(f"rcl − {other}" for other in AGAINST)]) + " |")
+    print("|---" * (1 + len(METHODS) + len(AGAINST)) + "|")
+
+
+def print_row(name: str, records: Sequence[Record], value_of: Callable[[Record], float | None]) -> None:
     seeds = {
-        method: {r["seed"]: value for r in records if r["method"] == method and (value := read_off(r)) is not None}
+        method: {r["seed"]: value for r in records if r["method"] == method and (value := value_of(r)) is not None}
         for method in METHODS
     }
     values = [value for own in seeds.values() for value in own.values()]
@@ -122,7 +123,7 @@ def print_row(
     counted = all(value == round(value) for value in values)
     digits = 0 if counted or largest >= 200 else 1 if largest >= 10 else 2 if largest >= 1 else 3
     cells = [spread(list(seeds[method].values()), digits) for method in METHODS]
-    differences = [difference(seeds["rcl"], seeds[other], digits) for other in against]
+    differences = [difference(seeds["rcl"], seeds[other], digits) for other in AGAINST]
     print(f"| {name} | " + " | ".join([*cells, *differences]) + " |")
 
 

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from perdure import registry
 from perdure.cli.options import AsJson, Device, Root, Store, guarded, stderr, stdout
-from perdure.report.probes import Result, room
+from perdure.report.probes import Result, renderer
 from perdure.report.tables import duration
 
 if TYPE_CHECKING:
@@ -60,8 +60,8 @@ def probe(
         _print_json(reports)
         return
     for report in reports:
-        renderer = room(report.name)
-        tables = renderer.tables(report.results) if renderer is not None else [_headlines(report.name, report.results)]
+        own = renderer(report.name)
+        tables = own.tables(report.results) if own is not None else [_headlines(report.name, report.results)]
         for part in tables:
             stdout.print(part, markup=False, soft_wrap=isinstance(part, str))
         stdout.print()

@@ -21,7 +21,7 @@ from perdure.lab.probe_run import RunProgress
 from perdure.lab.spec import RunSpec
 from perdure.lab.study import StudyCallback, StudyPlan, StudyRun
 from perdure.ops.statistics import labels
-from perdure.probes.probe import Work
+from perdure.probes.probe import Cost
 from perdure.report.tables import duration
 from perdure.train.callbacks import Callback
 from perdure.train.plan import Plan
@@ -67,13 +67,13 @@ class RunBars(RunProgress):
     def training(self, run: str, tasks: int) -> Callback:
         return TrainingBar(self, run, tasks)
 
-    def begin(self, name: str, work: Work, seconds: float) -> None:
+    def begin(self, name: str, work: Cost, seconds: float) -> None:
         expected = f"about {seconds:.0f} s expected"
         self.bar = self.bars.add_task(name, total=work.units, note=expected)
         if not self.console.is_terminal and seconds >= WORTH_SAYING:
             self.print(f"{name}: {expected}")
 
-    def add(self, work: Work) -> None:
+    def add(self, work: Cost) -> None:
         super().add(work)
         if self.bar is not None:
             self.bars.advance(self.bar, work.units)

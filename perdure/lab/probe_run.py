@@ -29,7 +29,7 @@ from perdure.lab.index import read_finished
 from perdure.lab.snapshots import load_snapshots
 from perdure.lab.spec import RunSpec, assignments
 from perdure.lab.store import atomic_write, file_sum, read_probes, write_json
-from perdure.probes.probe import Measured, Meter, Subject, Work
+from perdure.probes.probe import Cost, ProbeProgress, ProbeResult, TrainedMethod
 from perdure.schema import checked, values_of
 from perdure.train.callbacks import Callback
 from perdure.types import Stream
@@ -47,7 +47,7 @@ class ProbeSpec:
         """The probe, ready for the tasks of a stream."""
         probe = registry.probes.load(self.name)(**self.values)
         if self.values.get("folder"):  # probes read no files: corrupted copies of the test images are read for them
-            probe.twins = CorruptedTests(Path(self.values["folder"]), stream)
+            probe.published = CorruptedTests(Path(self.values["folder"]), stream)
         return probe
 
 
@@ -66,14 +66,14 @@ def probe_spec(text: str, values: Mapping[str, Any] | None = None) -> ProbeSpec:
     return ProbeSpec(name, chosen, name + suffix)
 
 
-class RunProgress(Meter):
+class RunProgress(ProbeProgress):
     """What can be seen while runs are trained and measured. Override what you want to show."""
 
     def training(self, run: str, tasks: int) -> Callback:  # noqa: ARG002
         """A run of so many tasks is about to be trained: who looks on."""
         return Callback()
 
-    def begin(self, name: str, work: Work, seconds: float) -> None:
+    def begin(self, name: str, work: Cost, seconds: float) -> None:
         """A probe begins that is expected to take so many seconds."""
 
     def end(self, name: str, seconds: float) -> None:
@@ -90,7 +90,7 @@ class OpenRun:
     path: Path
     record: dict[str, Any]
     spec: RunSpec
-    subject: Subject
+    subject: TrainedMethod
     progress: RunProgress
     root: Path | None
     stream: Stream
@@ -121,7 +121,7 @@ def open_run(
             f"{path}: the images of {spec.benchmark} found here are not those it learned from; name theirs with --root"
         )
     method, tasks = reopen(path, spec, stream, resolve_device(device))
-    subject = Subject(method, tasks, label or f"{spec.method}, seed {spec.seed}", meter=progress)
+    subject = TrainedMethod(method, tasks, label or f"{spec.method}, seed {spec.seed}", progress=progress)
     return OpenRun(path, record, spec, subject, progress, root, stream)
 
 
@@ -144,13 +144,13 @@ def measure(run: OpenRun, wanted: Sequence[ProbeSpec], callback: Callback | None
         if probe.needs_stages and not run.subject.stages:
             run = with_snapshots(run, callback or Callback())
         do = partial(probe.measure, run.subject)
-        found, facts = timed(f"{prefix}{one.name}", probe.work(run.subject), speed, run.progress, do)
+        found, facts = timed(f"{prefix}{one.name}", probe.cost(run.subject), speed, run.progress, do)
         save_result(run.path / "probes" / f"{one.key}.json", one, found, {**facts, "models": [run.model]})
 
 
 def timed(
-    name: str, work: Work, speed: "Speed", progress: RunProgress, do: Callable[[], Measured]
-) -> tuple[Measured, dict[str, Any]]:
+    name: str, work: Cost, speed: "Speed", progress: RunProgress, do: Callable[[], ProbeResult]
+) -> tuple[ProbeResult, dict[str, Any]]:
     """What a probe found, and what it took."""
     progress.begin(name, work, speed.seconds(work))
     started = time.perf_counter()
@@ -166,7 +166,7 @@ def timed(
     }
 
 
-def save_result(file: Path, one: ProbeSpec, found: Measured, facts: Mapping[str, Any]) -> None:
+def save_result(file: Path, one: ProbeSpec, found: ProbeResult, facts: Mapping[str, Any]) -> None:
     """Arrays are written first: the file of figures says that all is there."""
     arrays = {name: array.detach().cpu().contiguous() for name, array in found.arrays.items()}
     beside = file.with_suffix(".safetensors")
@@ -181,14 +181,14 @@ def save_result(file: Path, one: ProbeSpec, found: Measured, facts: Mapping[str,
 class Speed:
     """How long an image takes here, forward alone and forward and backward: the median of three tries."""
 
-    def __init__(self, subject: Subject) -> None:
-        sight = Subject(subject.method, subject.tasks).sight(0)  # with a meter of its own: this is not the probe's work
-        x, y = next(iter(sight.batches()))
+    def __init__(self, subject: TrainedMethod) -> None:
+        model = TrainedMethod(subject.method, subject.tasks).model(0)  # counted apart
+        x, y = next(iter(model.batches()))
         loss = partial(F.cross_entropy, target=y, reduction="none")
-        self.forward = _median(lambda: sight.logits(x)) / len(x)
-        self.backward = _median(lambda: sight.slope(x, loss)[0]) / len(x)
+        self.forward = _median(lambda: model.logits(x)) / len(x)
+        self.backward = _median(lambda: model.input_gradient(x, loss)[0]) / len(x)
 
-    def seconds(self, work: Work) -> float:
+    def seconds(self, work: Cost) -> float:
         forwards, gradients = astuple(work)
         return float(forwards * self.forward + gradients * self.backward)
 

@@ -27,7 +27,7 @@ from perdure.lab.snapshots import placeholder_snapshots
 from perdure.lab.store import lock_run, read_probe, read_probes, write
 from perdure.ops.statistics import labels
 from perdure.report.figures import png
-from perdure.report.probes import Result, room
+from perdure.report.probes import Result, renderer
 from perdure.schema import values_of
 
 
@@ -123,7 +123,7 @@ def forecast(
         if _across(one):
             with session.open(_two_or_more(found, one)) as opened:
                 subjects = [run.subject for run in opened]
-                work = one.build(opened[0].stream).work_across(subjects)
+                work = one.build(opened[0].stream).cost_across(subjects)
                 rows.append(_cost("all together", one, work, Speed(subjects[0])))
     return rows
 
@@ -224,7 +224,7 @@ def _measure_across(session: Session, runs: Sequence[FinishedRun], one: ProbeSpe
         with session.open(_two_or_more(runs, one)) as opened:
             subjects = [run.subject for run in opened]
             probe = one.build(opened[0].stream)
-            work, speed = probe.work_across(subjects), Speed(subjects[0])
+            work, speed = probe.cost_across(subjects), Speed(subjects[0])
             name = f"{len(runs)} runs: {one.name}"
             found, facts = timed(name, work, speed, session.progress, lambda: probe.measure_across(subjects))
         of = [{"label": run.label, "path": str(run.path)} for run in runs]
@@ -249,11 +249,11 @@ def _result(file: Path, label: str) -> Result:
 
 def _draw(name: str, results: Sequence[Result], file: Path, progress: RunProgress) -> Path | None:
     """The picture beside a file of results, if this probe has one."""
-    renderer, picture = room(name), file.with_suffix(".png")
-    if renderer is None:
+    own, picture = renderer(name), file.with_suffix(".png")
+    if own is None:
         return None
     try:
-        write(picture, png(lambda figure: renderer.draw(figure, results)))
+        write(picture, png(lambda figure: own.draw(figure, results)))
     except PerdureError as error:  # the figures are worth having without pictures
         progress.warn(f"no picture of {name}: {error}")
         return None

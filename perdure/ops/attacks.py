@@ -1,12 +1,10 @@
 """Adversarial images: how far the answers can be turned by moving images a little.
 
-All attacks are untargeted and move a whole batch together, since batch norm may couple its images: the loss is the sum
-over the batch, and what counts is the right answers on one actual batch. Where several points were tried, the best of
-each image make up a batch that nobody has looked at; it is looked at, and the batch that is returned is, of all those
-looked at as a whole, the one with the fewest right answers (then the highest loss). Without coupling this is the usual
-best for each image.
+All attacks are untargeted and move a whole batch together, since batch norm may couple its images. The best points of
+each image make up a batch that was never tried; it is tried too, and of all batches tried as a whole the one with the
+fewest right answers (then the highest loss) is returned. Without coupling this is the usual best for each image.
 
-Each attack takes the same number of looks whatever it finds; `..._takes` gives (looks, slopes) for each image.
+Each attack takes the same number of passes whatever it finds; `…_cost` gives (forwards, gradients) for each image.
 """
 
 import math
@@ -23,9 +21,11 @@ from perdure.errors import WrongValue
 Norm = Literal["linf", "l2"]
 AttackLoss = Literal["ce", "dlr"]
 Bounds = tuple[float, float]
+PerImage = Callable[[Tensor], Tensor]
+"""Logits to the loss of each image."""
 
 
-class Victim(Protocol):
+class Classifier(Protocol):
     """What is attacked: images in, logits out."""
 
     @property
@@ -33,7 +33,7 @@ class Victim(Protocol):
 
     def logits(self, x: Tensor) -> Tensor: ...
 
-    def slope(self, x: Tensor, loss: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    def input_gradient(self, x: Tensor, loss: PerImage) -> tuple[Tensor, Tensor, Tensor]:
         """Logits, the loss of each image (n,), and the gradient of their sum by the images."""
 
 
@@ -50,43 +50,44 @@ class Ball:
 
     def project(self, moved: Tensor, start: Tensor, bounds: Bounds) -> Tensor:
         """Back into the ball around `start`, then into the bounds; as `start` is within them, that leads inwards."""
-        way = moved - start
+        change = moved - start
         if self.norm == "linf":
-            way = way.clamp(-self.radius, self.radius)
+            change = change.clamp(-self.radius, self.radius)
         else:
-            way = way * (self.radius / _length(way).clamp_min(1e-30)).clamp_max(1)
-        return (start + way).clamp(*bounds)
+            change = change * (self.radius / _length(change).clamp_min(1e-30)).clamp_max(1)
+        return (start + change).clamp(*bounds)
 
-    def uniform(self, start: Tensor, bounds: Bounds, chance: torch.Generator) -> Tensor:
+    def uniform(self, start: Tensor, bounds: Bounds, rng: torch.Generator) -> Tensor:
         """A random point of the ball, every one as likely, brought within the bounds."""
         if self.norm == "linf":
-            way = self.radius * (2 * _uniform(start, chance) - 1)
+            change = self.radius * (2 * torch.rand(start.shape, generator=rng).to(start) - 1)
         else:
-            share = torch.rand(len(start), generator=chance).to(start) ** (1 / start[0].numel())
-            way = self.radius * _wide(share, start) * self.steepest(_normal(start, chance))
-        return self.project(start + way, start, bounds)
+            share = torch.rand(len(start), generator=rng).to(start) ** (1 / start[0].numel())
+            change = self.radius * _wide(share, start) * self.steepest(_normal(start, rng))
+        return self.project(start + change, start, bounds)
 
-    def steepest(self, slope: Tensor) -> Tensor:
-        """The direction of unit length in this norm along which the loss grows fastest; nowhere for a zero slope."""
+    def steepest(self, gradient: Tensor) -> Tensor:
+        """The direction of unit length in this norm along which the loss grows fastest; nowhere for a zero gradient."""
         if self.norm == "linf":
-            return slope.sign()
-        tiny = torch.finfo(slope.dtype).tiny
-        scaled = slope / slope.abs().amax(dim=_inner(slope), keepdim=True).clamp_min(tiny)  # squares might vanish
+            return gradient.sign()
+        tiny = torch.finfo(gradient.dtype).tiny
+        largest = gradient.abs().amax(dim=_inner(gradient), keepdim=True)
+        scaled = gradient / largest.clamp_min(tiny)  # whose squares do not vanish
         return scaled / _length(scaled).clamp_min(tiny)
 
+    def step(self, x: Tensor, gradient: Tensor, bounds: Bounds) -> Tensor:
+        """From the center to the edge, along the gradient."""
+        return self.project(x + self.radius * self.steepest(gradient), x, bounds)
 
-def fgsm(victim: Victim, x: Tensor, y: Tensor, ball: Ball) -> Tensor:
+
+def fgsm(model: Classifier, x: Tensor, y: Tensor, ball: Ball) -> Tensor:
     """One step of full radius (Goodfellow et al., ICLR 2015)."""
-    _, _, slope = victim.slope(x, lambda logits: _cross_entropies(logits, y))
-    return ball.project(x + ball.radius * ball.steepest(slope), x, victim.bounds)
-
-
-def fgsm_takes() -> tuple[int, int]:
-    return 0, 1
+    _, _, gradient = model.input_gradient(x, _cross_entropy(y))
+    return ball.step(x, gradient, model.bounds)
 
 
 def pgd(
-    victim: Victim,
+    model: Classifier,
     x: Tensor,
     y: Tensor,
     ball: Ball,
@@ -94,33 +95,30 @@ def pgd(
     steps: int = 20,
     rate: float | None = None,
     restarts: int = 1,
-    chance: torch.Generator | None,
+    rng: torch.Generator | None,
 ) -> Tensor:
-    """Steps uphill within the ball (Madry et al., ICLR 2018), from a random point of it; without chance from x itself.
+    """Steps uphill within the ball (Madry et al., ICLR 2018), from a random point of it; without `rng` from x itself.
 
-    `rate` is the length of a step, 2.5 · radius / steps if not told: enough to reach any point of the ball.
+    `rate` is the length of a step, 2.5 · radius / steps if not given: enough to reach any point of the ball.
     """
-
-    def loss(logits: Tensor) -> Tensor:
-        return _cross_entropies(logits, y)
-
-    stride = 2.5 * ball.radius / steps if rate is None else rate
-    tried = _Tried(victim, x, y, loss)
+    rate = 2.5 * ball.radius / steps if rate is None else rate
+    worst = _WorstBatch(model, x, y, _cross_entropy(y))
     for _ in range(restarts):
-        moved = x if chance is None else ball.uniform(x, victim.bounds, chance)
+        moved = x if rng is None else ball.uniform(x, model.bounds, rng)
         for _ in range(steps):
-            _, _, slope = victim.slope(moved, loss)
-            moved = ball.project(moved + stride * ball.steepest(slope), x, victim.bounds)
-        tried.forward(moved)
-    return tried.worst()
+            _, _, gradient = model.input_gradient(moved, worst.loss)
+            moved = ball.project(moved + rate * ball.steepest(gradient), x, model.bounds)
+        worst.forward(moved)
+    return worst.batch()
 
 
-def pgd_takes(steps: int, restarts: int) -> tuple[int, int]:
+def pgd_cost(steps: int, restarts: int) -> tuple[int, int]:
+    """Of PGD, and of APGD."""
     return restarts + 2, restarts * steps
 
 
 def apgd(
-    victim: Victim,
+    model: Classifier,
     x: Tensor,
     y: Tensor,
     ball: Ball,
@@ -128,64 +126,57 @@ def apgd(
     loss: AttackLoss = "ce",
     steps: int = 50,
     restarts: int = 1,
-    chance: torch.Generator,
+    rng: torch.Generator,
 ) -> Tensor:
-    """Auto-PGD (Croce & Hein, ICML 2020): strides of twice the radius at first, halved, image by image, at checkpoints
+    """Auto-PGD (Croce & Hein, ICML 2020): steps of twice the radius at first, halved, image by image, at checkpoints
     where the loss has stopped growing, and then on from the best point so far. No rate to choose.
 
     The loss is cross-entropy, or the difference of logits ratio, which does not fade where the network is sure.
     """
-
-    def chosen(logits: Tensor) -> Tensor:
-        return _cross_entropies(logits, y) if loss == "ce" else logits_ratio(logits, y)
-
-    tried = _Tried(victim, x, y, chosen)
+    worst = _WorstBatch(model, x, y, _cross_entropy(y) if loss == "ce" else lambda logits: logits_ratio(logits, y))
     for _ in range(restarts):
-        _climb(victim, x, ball, steps, ball.uniform(x, victim.bounds, chance), tried)
-    return tried.worst()
-
-
-def apgd_takes(steps: int, restarts: int) -> tuple[int, int]:
-    return restarts + 2, restarts * steps
+        _apgd_run(model, x, ball, steps, ball.uniform(x, model.bounds, rng), worst)
+    return worst.batch()
 
 
 MOMENTUM = 0.75  # α of APGD: how much of a step is new
 ENOUGH = 0.75  # ρ of APGD: the share of steps that must have gone up
 
 
-def _climb(victim: Victim, x: Tensor, ball: Ball, steps: int, start: Tensor, tried: "_Tried") -> None:
+def _apgd_run(model: Classifier, x: Tensor, ball: Ball, steps: int, start: Tensor, worst: "_WorstBatch") -> None:
     """One run of APGD from `start`; every point it comes to is tried."""
     here = before = best = start
-    height, slope = tried.slope(here)
-    top, top_slope = height, slope
-    stride = torch.full_like(height, 2 * ball.radius)
-    risen, halved = torch.zeros_like(height), torch.zeros_like(height, dtype=torch.bool)
-    last_top, last_check, checks = top, 0, set(checkpoints(steps))
+    loss, gradient = worst.input_gradient(here)
+    best_loss, best_gradient = loss, gradient
+    rate = torch.full_like(loss, 2 * ball.radius)
+    risen, halved = torch.zeros_like(loss), torch.zeros_like(loss, dtype=torch.bool)
+    last_best, last_check, checks = best_loss, 0, set(checkpoints(steps))
     for step in range(1, steps + 1):
-        ahead = ball.project(here + _wide(stride, x) * ball.steepest(slope), x, victim.bounds)
+        ahead = ball.project(here + _wide(rate, x) * ball.steepest(gradient), x, model.bounds)
         if step > 1:
             ahead = here + MOMENTUM * (ahead - here) + (1 - MOMENTUM) * (here - before)
-            ahead = ball.project(ahead, x, victim.bounds)
+            ahead = ball.project(ahead, x, model.bounds)
         before, here = here, ahead
-        if step == steps:  # nothing follows that would need its slope
-            tried.forward(here)
+        if step == steps:  # nothing follows that would need its gradient
+            worst.forward(here)
             return
-        below = height
-        height, slope = tried.slope(here)
-        risen += height > below
-        better = height > top
-        top = torch.where(better, height, top)
-        best, top_slope = torch.where(_wide(better, x), here, best), torch.where(_wide(better, x), slope, top_slope)
+        loss_before = loss
+        loss, gradient = worst.input_gradient(here)
+        risen += loss > loss_before
+        better = loss > best_loss
+        best_loss, best = torch.where(better, loss, best_loss), torch.where(_wide(better, x), here, best)
+        best_gradient = torch.where(_wide(better, x), gradient, best_gradient)
         if step in checks:
-            stuck = ~halved & (top <= last_top)  # neither a shorter stride nor a better point since the last checkpoint
+            stuck = ~halved & (best_loss <= last_best)  # neither a shorter step nor a better point since the last one
             halved = (risen < ENOUGH * (step - last_check)) | stuck
-            stride, height = torch.where(halved, stride / 2, stride), torch.where(halved, top, height)
-            here, slope = torch.where(_wide(halved, x), best, here), torch.where(_wide(halved, x), top_slope, slope)
-            risen, last_top, last_check = torch.zeros_like(risen), top, step
+            rate, loss = torch.where(halved, rate / 2, rate), torch.where(halved, best_loss, loss)
+            here = torch.where(_wide(halved, x), best, here)
+            gradient = torch.where(_wide(halved, x), best_gradient, gradient)
+            risen, last_best, last_check = torch.zeros_like(risen), best_loss, step
 
 
 def checkpoints(steps: int) -> list[int]:
-    """The steps of APGD after which its stride may be halved: ever closer together, at least 6 % of all steps apart.
+    """The steps of APGD after which its rate may be halved: ever closer together, at least 6 % of all steps apart.
 
     >>> checkpoints(100)
     [22, 41, 57, 70, 80, 87, 93, 99]
@@ -213,63 +204,63 @@ SHRINK = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)  # of 10000 queries: w
 FIRST_SHARE = 0.8  # of the image, as in AutoAttack: few queries need large squares
 
 
-def square(victim: Victim, x: Tensor, y: Tensor, ball: Ball, *, queries: int = 500, chance: torch.Generator) -> Tensor:
+def square(model: Classifier, x: Tensor, y: Tensor, ball: Ball, *, queries: int = 500, rng: torch.Generator) -> Tensor:
     """The Square attack (Andriushchenko et al., ECCV 2020), which sees answers only: random squares, smaller and
     smaller, kept wherever they lower the margin. The first query is vertical stripes, for l2 a grid of tiles.
 
     For l2 a square's worth of change moves from one random window to another, in the shape of two hills of opposite
     sign, so that always the whole radius is used.
     """
-    propose = _linf_squares if ball.norm == "linf" else _l2_squares
-    begin = _stripes if ball.norm == "linf" else _tiles
-    tried = _Tried(victim, x, y, lambda logits: -_margins(logits, y))
-    here = ball.project(begin(x, ball.radius, chance), x, victim.bounds)
-    height = tried.forward(here)
+    first, propose, smallest = (_stripes, _linf_squares, 1) if ball.norm == "linf" else (_tiles, _l2_squares, 3)
+    worst = _WorstBatch(model, x, y, lambda logits: -_margins(logits, y))
+    here = ball.project(first(x, ball.radius, rng), x, model.bounds)
+    loss = worst.forward(here)
+    height, width = x.shape[2:]
     for query in range(1, queries):
-        side = _side(query / queries, x, smallest=1 if ball.norm == "linf" else 3)
-        ahead = ball.project(propose(here, x, ball.radius, side, chance), x, victim.bounds)
-        reached = tried.forward(ahead)
-        better = reached > height
-        here, height = torch.where(_wide(better, x), ahead, here), torch.where(better, reached, height)
-    return tried.worst()
+        area = FIRST_SHARE / 2 ** sum(10000 * (query / queries) > shrink for shrink in SHRINK)
+        side = min(max(round(math.sqrt(area * height * width)), smallest), height, width)
+        ahead = ball.project(propose(here, x, ball.radius, side, rng), x, model.bounds)
+        loss_ahead = worst.forward(ahead)
+        better = loss_ahead > loss
+        here, loss = torch.where(_wide(better, x), ahead, here), torch.where(better, loss_ahead, loss)
+    return worst.batch()
 
 
-def square_takes(queries: int) -> tuple[int, int]:
+def square_cost(queries: int) -> tuple[int, int]:
     return queries + 2, 0
 
 
-def noise(x: Tensor, ball: Ball, bounds: Bounds, chance: torch.Generator) -> Tensor:
-    """Chance alone, of full radius: ± radius at each pixel, for l2 any direction; then brought within the bounds."""
-    way = _signs(x, x.shape, chance) if ball.norm == "linf" else ball.steepest(_normal(x, chance))
-    return ball.project(x + ball.radius * way, x, bounds)
+def noise(x: Tensor, ball: Ball, bounds: Bounds, rng: torch.Generator) -> Tensor:
+    """Random, of full radius: ± radius at each pixel, for l2 any direction; then brought within the bounds."""
+    return ball.step(x, random_signs(x, x.shape, rng) if ball.norm == "linf" else _normal(x, rng), bounds)
 
 
-class _Tried:
-    """Batches that were looked at, the images as they are first: knows the worst as a whole, and of each image."""
+class _WorstBatch:
+    """Of the batches that were tried, the images as they are first: the worst as a whole, and of each image."""
 
-    def __init__(self, victim: Victim, x: Tensor, y: Tensor, loss: Callable[[Tensor], Tensor]) -> None:
-        self.victim, self.y, self.loss = victim, y, loss
+    def __init__(self, model: Classifier, x: Tensor, y: Tensor, loss: PerImage) -> None:
+        self.model, self.y, self.loss = model, y, loss
         self.fewest = (len(y) + 1, 0.0)  # right answers, − total loss
         self.whole = self.each = x
         self.right = torch.ones_like(y, dtype=torch.bool)
-        self.height = torch.full(y.shape, -torch.inf, dtype=x.dtype, device=x.device)
+        self.highest = torch.full(y.shape, -torch.inf, dtype=x.dtype, device=x.device)
         self.forward(x)
 
     def forward(self, x: Tensor) -> Tensor:
         """The loss of each image."""
-        logits = self.victim.logits(x)
+        logits = self.model.logits(x)
         loss = self.loss(logits)
         self._keep(x, logits, loss)
         return loss
 
-    def slope(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss of each image, and the slope."""
-        logits, loss, slope = self.victim.slope(x, self.loss)
+    def input_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss of each image, and the gradient."""
+        logits, loss, gradient = self.model.input_gradient(x, self.loss)
         self._keep(x, logits, loss)
-        return loss, slope
+        return loss, gradient
 
-    def worst(self) -> Tensor:
-        """Of all batches that were looked at, and of the one made up of the worst of each image: fewest right."""
+    def batch(self) -> Tensor:
+        """Of all batches that were tried, and of the one made up of the worst of each image: fewest right."""
         self.forward(self.each)
         return self.whole
 
@@ -278,71 +269,62 @@ class _Tried:
         count = int(right.sum()), -float(loss.sum())
         if count < self.fewest:
             self.fewest, self.whole = count, x
-        worse = (self.right & ~right) | ((self.right == right) & (loss > self.height))
-        self.right, self.height = torch.where(worse, right, self.right), torch.where(worse, loss, self.height)
+        worse = (self.right & ~right) | ((self.right == right) & (loss > self.highest))
+        self.right, self.highest = torch.where(worse, right, self.right), torch.where(worse, loss, self.highest)
         self.each = torch.where(_wide(worse, x), x, self.each)
 
 
-def _cross_entropies(logits: Tensor, y: Tensor) -> Tensor:
-    return F.cross_entropy(logits, y, reduction="none")
+def _cross_entropy(y: Tensor) -> PerImage:
+    return lambda logits: F.cross_entropy(logits, y, reduction="none")
 
 
 def _margins(logits: Tensor, y: Tensor) -> Tensor:
     """By how much the right class leads the best of the others."""
-    own = logits.gather(1, y[:, None])
     others = logits.scatter(1, y[:, None], -torch.inf)
-    return own[:, 0] - others.amax(1)
+    return logits.gather(1, y[:, None])[:, 0] - others.amax(1)
 
 
 # ── squares ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _side(done: float, x: Tensor, smallest: int) -> int:
-    """How wide the squares are when this share of the queries is done."""
-    height, width = x.shape[2:]
-    area = FIRST_SHARE / 2 ** sum(10000 * done > shrink for shrink in SHRINK)
-    return min(max(round(math.sqrt(area * height * width)), smallest), height, width)
-
-
-def _stripes(x: Tensor, radius: float, chance: torch.Generator) -> Tensor:
+def _stripes(x: Tensor, radius: float, rng: torch.Generator) -> Tensor:
     n, channels, _, width = x.shape
-    return x + radius * _signs(x, (n, channels, 1, width), chance)
+    return x + radius * random_signs(x, (n, channels, 1, width), rng)
 
 
-def _linf_squares(here: Tensor, x: Tensor, radius: float, side: int, chance: torch.Generator) -> Tensor:
+def _linf_squares(here: Tensor, x: Tensor, radius: float, side: int, rng: torch.Generator) -> Tensor:
     """One square of each image, in each channel at + radius or − radius from the original throughout."""
-    n, channels = x.shape[:2]
-    spot = _windows(x, side, chance)
+    spot = _windows(x, side, rng)
     moved = here.clone()
-    moved[spot] = x[spot] + radius * _signs(x, (n, channels, 1, 1), chance)
+    moved[spot] = x[spot] + radius * random_signs(x, (*x.shape[:2], 1, 1), rng)
     return moved
 
 
-def _tiles(x: Tensor, radius: float, chance: torch.Generator) -> Tensor:
+def _tiles(x: Tensor, radius: float, rng: torch.Generator) -> Tensor:
     """Five by five tiles with two hills each, of random sign in each tile and channel; of length radius together."""
     n, channels, height, width = x.shape
     side = max(min(height, width) // 5, 1)
     down, across = -(-height // side), -(-width // side)
     hills = _hills(x, side).repeat(down, across)[:height, :width]
-    signs = _signs(x, (n, channels, down, across), chance)
+    signs = random_signs(x, (n, channels, down, across), rng)
     signs = signs.repeat_interleave(side, 2).repeat_interleave(side, 3)[:, :, :height, :width]
     return x + radius * Ball("l2", radius).steepest(hills * signs)
 
 
-def _l2_squares(here: Tensor, x: Tensor, radius: float, side: int, chance: torch.Generator) -> Tensor:
+def _l2_squares(here: Tensor, x: Tensor, radius: float, side: int, rng: torch.Generator) -> Tensor:
     """In each channel, whatever change two windows have, and whatever the radius leaves unused, goes into one of them,
     with two hills added."""
     n, channels = x.shape[:2]
-    way = here - x
-    to, off = _windows(x, side, chance), _windows(x, side, chance)
-    unused = (radius**2 - way.square().sum(dim=_inner(way), keepdim=True)).clamp_min(0)
-    rest = way.clone()
+    change = here - x
+    to, off = _windows(x, side, rng), _windows(x, side, rng)
+    unused = (radius**2 - change.square().sum(dim=_inner(change), keepdim=True)).clamp_min(0)
+    rest = change.clone()
     rest[to], rest[off] = 0.0, 0.0
-    freed = (way.square() - rest.square()).sum(dim=(2, 3), keepdim=True).clamp_min(0)
+    freed = (change.square() - rest.square()).sum(dim=(2, 3), keepdim=True).clamp_min(0)
     hills = _hills(x, side)
-    hills = hills if bool(torch.rand((), generator=chance) < 0.5) else hills.T
-    fresh = _signs(x, (n, channels, 1, 1), chance) * hills / _planar(hills) + way[to] / _planar(way[to])
-    rest[to] = fresh / _planar(fresh) * (freed + unused / channels).sqrt()
+    hills = hills if bool(torch.rand((), generator=rng) < 0.5) else hills.T
+    fresh = _unit(hills) * random_signs(x, (n, channels, 1, 1), rng) + _unit(change[to])
+    rest[to] = _unit(fresh) * (freed + unused / channels).sqrt()
     return x + rest
 
 
@@ -361,12 +343,12 @@ def _hill(like: Tensor, height: int, width: int) -> Tensor:
     return rings[n - torch.maximum(rows, columns)].to(like) if width else like.new_zeros(height, 0)
 
 
-def _windows(x: Tensor, side: int, chance: torch.Generator) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _windows(x: Tensor, side: int, rng: torch.Generator) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Indices of a random square of each image, in all channels."""
     n, channels, height, width = x.shape
     span = torch.arange(side)
-    top = torch.randint(height - side + 1, (n, 1), generator=chance)
-    left = torch.randint(width - side + 1, (n, 1), generator=chance)
+    top = torch.randint(height - side + 1, (n, 1), generator=rng)
+    left = torch.randint(width - side + 1, (n, 1), generator=rng)
     return (
         torch.arange(n, device=x.device).view(n, 1, 1, 1),
         torch.arange(channels, device=x.device).view(1, channels, 1, 1),
@@ -393,19 +375,16 @@ def _length(x: Tensor) -> Tensor:
     return length
 
 
-def _planar(x: Tensor) -> Tensor:
-    """The length of each channel, never zero."""
+def _unit(x: Tensor) -> Tensor:
+    """Each channel with length 1, or 0."""
     length: Tensor = torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True)
-    return length.clamp_min(1e-12)
+    return x / length.clamp_min(1e-12)
 
 
-def _uniform(like: Tensor, chance: torch.Generator) -> Tensor:
-    return torch.rand(like.shape, generator=chance).to(like)
+def _normal(like: Tensor, rng: torch.Generator) -> Tensor:
+    return torch.randn(like.shape, generator=rng).to(like)
 
 
-def _normal(like: Tensor, chance: torch.Generator) -> Tensor:
-    return torch.randn(like.shape, generator=chance).to(like)
-
-
-def _signs(like: Tensor, shape: tuple[int, ...], chance: torch.Generator) -> Tensor:
-    return torch.randint(2, shape, generator=chance).to(like) * 2 - 1
+def random_signs(like: Tensor, shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
+    """+1 and −1, as likely, drawn on the CPU: the same on every device."""
+    return torch.randint(2, shape, generator=rng).to(like) * 2 - 1

@@ -11,7 +11,7 @@ from perdure.errors import UnknownName, WrongValue
 from perdure.ops.corruptions import KINDS, SEVERITIES, corrupt
 from perdure.types import Split
 
-Kind = Literal["labels", "corrupted", "adversarial", "foreign"]
+OutlierKind = Literal["labels", "corrupted", "adversarial", "foreign"]
 Adversary = Callable[[Tensor, Tensor], Tensor]
 """Pixels in [0, 1] and labels to moved pixels."""
 
@@ -21,11 +21,11 @@ VISIBLE = tuple(kind for kind in KINDS if kind != "saturation")  # which leaves 
 
 def contaminate(
     split: Split,
-    kind: Kind,
+    kind: OutlierKind,
     rate: float,
     *,
     classes: int,
-    chance: torch.Generator,
+    rng: torch.Generator,
     foreign: Tensor | None = None,  # images, uint8 or in [0, 1], for the kind of that name
     adversary: Adversary | None = None,
 ) -> Split:
@@ -36,7 +36,7 @@ def contaminate(
     - adversarial: the image as the adversary moves it
     - foreign: a random foreign image in its place
 
-    Of one state of `chance`, the rows of a lower rate are among those of a higher one, and the same happens to them, so
+    Of one state of `rng`, the rows of a lower rate are among those of a higher one, and the same happens to them, so
     that rates compare. An adversary is therefore asked once, for the chosen rows in the order in which they were drawn
     and enough rows after them to fill the last batch of 64; it has to go by such batches.
     """
@@ -44,19 +44,22 @@ def contaminate(
     count = round(rate * len(split))
     if count == 0:
         return split
-    order = torch.randperm(len(split), generator=chance)
+    order = torch.randperm(len(split), generator=rng)
+    rows = order[:count].to(split.y.device)
     if kind == "labels":
-        return _mislabeled(split, order, count, classes, chance)
+        further, y = torch.randint(1, classes, (len(split),), generator=rng)[:count].to(split.y.device), split.y.clone()
+        y[rows] = (y[rows] + further) % classes
+        return replace(split, y=y)
     if kind == "foreign":
         assert foreign is not None
-        strange = foreign[torch.randint(len(foreign), (len(split),), generator=chance)[:count].to(foreign.device)]
+        strange = foreign[torch.randint(len(foreign), (len(split),), generator=rng)[:count].to(foreign.device)]
     elif kind == "adversarial":
         assert adversary is not None
         strange = _moved(split, order, count, adversary)
     else:
-        strange = _corrupted(split, order, count, chance)
+        strange = _corrupted(split, order, count, rng)
     x = split.x.clone()
-    x[order[:count].to(x.device)] = _stored(strange, x)
+    x[rows] = _stored(strange, x)
     return replace(split, x=x)
 
 
@@ -65,13 +68,6 @@ def outlier_rows(clean: Split, dirty: Split) -> Tensor:
     if clean.x.shape != dirty.x.shape:
         raise WrongValue(f"splits of {tuple(clean.x.shape)} and {tuple(dirty.x.shape)} have no rows to compare")
     return ((clean.x != dirty.x).flatten(1).any(1) | (clean.y != dirty.y)).nonzero()[:, 0]
-
-
-def _mislabeled(split: Split, order: Tensor, count: int, classes: int, chance: torch.Generator) -> Split:
-    further = torch.randint(1, classes, (len(split),), generator=chance)[:count].to(split.y.device)
-    rows, y = order[:count].to(split.y.device), split.y.clone()
-    y[rows] = (y[rows] + further) % classes
-    return replace(split, y=y)
 
 
 def _moved(split: Split, order: Tensor, count: int, adversary: Adversary) -> Tensor:
@@ -85,15 +81,15 @@ def _moved(split: Split, order: Tensor, count: int, adversary: Adversary) -> Ten
     return moved.detach()[:count]
 
 
-def _corrupted(split: Split, order: Tensor, count: int, chance: torch.Generator) -> Tensor:
+def _corrupted(split: Split, order: Tensor, count: int, rng: torch.Generator) -> Tensor:
     """Batch by batch, the last one whole, so that the draws for a row do not depend on how many rows are wanted."""
     done = []
     for start in range(0, count, BATCH):
         x = split.pixels(order[start : start + BATCH].to(split.x.device))  # a copy, of chosen rows
-        drawn = torch.randint(len(VISIBLE), (len(x),), generator=chance)
+        drawn = torch.randint(len(VISIBLE), (len(x),), generator=rng)
         for number in sorted(set(drawn.tolist())):
             alike = (drawn == number).nonzero()[:, 0].to(x.device)
-            x[alike] = corrupt(x[alike], VISIBLE[number], SEVERITIES[-1], chance)
+            x[alike] = corrupt(x[alike], VISIBLE[number], SEVERITIES[-1], rng)
         done.append(x)
     return torch.cat(done)[:count]
 
@@ -111,8 +107,8 @@ def _stored(strange: Tensor, like: Tensor) -> Tensor:
 def _check(
     kind: str, rate: float, classes: int, split: Split, foreign: Tensor | None, adversary: Adversary | None
 ) -> None:
-    if kind not in get_args(Kind):
-        raise UnknownName("kind of outliers", kind, get_args(Kind))
+    if kind not in get_args(OutlierKind):
+        raise UnknownName("kind of outliers", kind, get_args(OutlierKind))
     if not 0 <= rate <= 1:
         raise WrongValue(f"rate={rate} is not allowed; use a share of the images, from 0 to 1")
     if kind == "labels" and classes < 2:

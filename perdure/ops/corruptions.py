@@ -20,11 +20,10 @@ SEVERITIES = (1, 2, 3, 4, 5)
 SIDE = 32  # of the images that the widths of blurs are given for
 GREY = (0.299, 0.587, 0.114)  # brightness of red, green and blue, as JPEG has it
 
-Strength = float
-Corruption = Callable[[Tensor, Strength, torch.Generator], Tensor]
+Corrupt = Callable[[Tensor, float, torch.Generator], Tensor]
 
 
-def corrupt(x: Tensor, kind: str, severity: int, chance: torch.Generator) -> Tensor:
+def corrupt(x: Tensor, kind: str, severity: int, rng: torch.Generator) -> Tensor:
     """Images (n, channels, height, width) corrupted, still in [0, 1]; severity 1 to 5.
 
     >>> x = torch.full((1, 3, 8, 8), 0.5)
@@ -40,38 +39,38 @@ def corrupt(x: Tensor, kind: str, severity: int, chance: torch.Generator) -> Ten
             f"images must be floats (n, 1 or 3, height, width) to be corrupted, not {x.dtype} {tuple(x.shape)}"
         )
     change, strengths = _KINDS[kind]
-    return change(x, strengths[severity - 1], chance).clamp(0, 1)
+    return change(x, strengths[severity - 1], rng).clamp(0, 1)
 
 
 # --- noise ---
 
 
-def _gaussian_noise(x: Tensor, deviation: Strength, chance: torch.Generator) -> Tensor:
-    return x + deviation * torch.randn(x.shape, generator=chance).to(x)
+def _gaussian_noise(x: Tensor, deviation: float, rng: torch.Generator) -> Tensor:
+    return x + deviation * torch.randn(x.shape, generator=rng).to(x)
 
 
-def _shot_noise(x: Tensor, photons: Strength, chance: torch.Generator) -> Tensor:
+def _shot_noise(x: Tensor, photons: float, rng: torch.Generator) -> Tensor:
     """So many photons make a white pixel, and they come one by one."""
-    return torch.poisson(photons * x.detach().cpu(), generator=chance).to(x) / photons
+    return torch.poisson(photons * x.detach().cpu(), generator=rng).to(x) / photons
 
 
-def _impulse_noise(x: Tensor, share: Strength, chance: torch.Generator) -> Tensor:
+def _impulse_noise(x: Tensor, share: float, rng: torch.Generator) -> Tensor:
     """A share of all values becomes black or white."""
-    draw = torch.rand(x.shape, generator=chance).to(x.device)
+    draw = torch.rand(x.shape, generator=rng).to(x.device)
     return x.masked_fill(draw < share / 2, 0.0).masked_fill(draw >= 1 - share / 2, 1.0)
 
 
 # --- blur ---
 
 
-def _gaussian_blur(x: Tensor, deviation: Strength, _: torch.Generator) -> Tensor:
+def _gaussian_blur(x: Tensor, deviation: float, _: torch.Generator) -> Tensor:
     width = deviation * _enlarged(x)
     reach = math.ceil(4 * width)
     line = torch.arange(-reach, reach + 1, device=x.device, dtype=x.dtype).div(width).square().div(-2).exp()
     return _filter(_filter(x, line[None, :, None]), line[None, None, :])
 
 
-def _defocus_blur(x: Tensor, radius: Strength, _: torch.Generator) -> Tensor:
+def _defocus_blur(x: Tensor, radius: float, _: torch.Generator) -> Tensor:
     """Every point becomes a disk; a pixel of its edge weighs as much as lies inside, counted at 9 × 9 points."""
     radius, points = radius * _enlarged(x), 9
     reach = math.ceil(radius - 0.5)
@@ -80,11 +79,11 @@ def _defocus_blur(x: Tensor, radius: Strength, _: torch.Generator) -> Tensor:
     return _filter(x, F.avg_pool2d(inside[None], points))
 
 
-def _motion_blur(x: Tensor, length: Strength, chance: torch.Generator) -> Tensor:
+def _motion_blur(x: Tensor, length: float, rng: torch.Generator) -> Tensor:
     """Every point becomes a line, in another direction for each image."""
     length = length * _enlarged(x)
     reach = math.ceil(length / 2)
-    angle = math.pi * torch.rand(len(x), 1, generator=chance).to(x)
+    angle = math.pi * torch.rand(len(x), 1, generator=rng).to(x)
     along = torch.linspace(-length / 2, length / 2, 8 * reach + 1, device=x.device, dtype=x.dtype)
     pixels = torch.arange(-reach, reach + 1, device=x.device, dtype=x.dtype)
     # A point of the line is shared out among the four pixels around it.
@@ -114,16 +113,12 @@ def _filter(x: Tensor, kernels: Tensor) -> Tensor:
 # --- light and color ---
 
 
-def _brightness(x: Tensor, more: Strength, _: torch.Generator) -> Tensor:
-    return x + more
-
-
-def _contrast(x: Tensor, left: Strength, _: torch.Generator) -> Tensor:
+def _contrast(x: Tensor, left: float, _: torch.Generator) -> Tensor:
     """Towards the mean of each image and channel."""
     return x.mean((2, 3), keepdim=True).lerp(x, left)
 
 
-def _saturation(x: Tensor, times: Strength, _: torch.Generator) -> Tensor:
+def _saturation(x: Tensor, times: float, _: torch.Generator) -> Tensor:
     """Colors further away from their grey; what is grey stays as it is."""
     if x.shape[1] == 1:
         return x
@@ -131,18 +126,18 @@ def _saturation(x: Tensor, times: Strength, _: torch.Generator) -> Tensor:
     return grey.lerp(x, times)
 
 
-def _fog(x: Tensor, density: Strength, chance: torch.Generator) -> Tensor:
+def _fog(x: Tensor, density: float, rng: torch.Generator) -> Tensor:
     """White light, scattered on the way: what is left of the image falls exponentially with the fog before it."""
-    left = (-density * 2 * _clouds(x, chance)).exp()
+    left = (-density * 2 * _clouds(x, rng)).exp()
     return x * left + (1 - left)
 
 
-def _clouds(x: Tensor, chance: torch.Generator) -> Tensor:
+def _clouds(x: Tensor, rng: torch.Generator) -> Tensor:
     """Smooth fields (n, 1, height, width) in [0, 1]: noise whose waves weigh the less the shorter they are."""
     n, _, height, width = x.shape
-    waves = torch.fft.rfft2(torch.randn(n, height, width, generator=chance))
-    pace = (torch.fft.fftfreq(height)[:, None].square() + torch.fft.rfftfreq(width).square()).sqrt()
-    weight = pace.where(pace > 0, torch.inf).pow(-1.8)
+    waves = torch.fft.rfft2(torch.randn(n, height, width, generator=rng))
+    frequency = (torch.fft.fftfreq(height)[:, None].square() + torch.fft.rfftfreq(width).square()).sqrt()
+    weight = frequency.where(frequency > 0, torch.inf).pow(-1.8)
     field = torch.fft.irfft2(waves * weight, s=(height, width))
     low, high = field.amin((1, 2), keepdim=True), field.amax((1, 2), keepdim=True)
     clouds: Tensor = (field - low) / (high - low).clamp_min(1e-12)
@@ -152,7 +147,7 @@ def _clouds(x: Tensor, chance: torch.Generator) -> Tensor:
 # --- storage ---
 
 
-def _pixelate(x: Tensor, left: Strength, _: torch.Generator) -> Tensor:
+def _pixelate(x: Tensor, left: float, _: torch.Generator) -> Tensor:
     """Fewer and larger pixels, each the mean of those that it covers."""
     down, across = (_coarse(size, max(1, round(left * size))).to(x) for size in x.shape[2:])
     return down @ x @ across
@@ -185,7 +180,7 @@ _COLOR_STEPS = (
 )
 
 
-def _jpeg(x: Tensor, quality: Strength, _: torch.Generator) -> Tensor:
+def _jpeg(x: Tensor, quality: float, _: torch.Generator) -> Tensor:
     """What JPEG loses, with color at full resolution (4:4:4); the quality scales the standard's tables as usual."""
     height, width = x.shape[2:]
     channels = x.shape[1]
@@ -195,7 +190,9 @@ def _jpeg(x: Tensor, quality: Strength, _: torch.Generator) -> Tensor:
     scale = 5000 / quality if quality < 50 else 200 - 2 * quality
     tables = x.new_tensor((_BRIGHTNESS_STEPS, _COLOR_STEPS, _COLOR_STEPS)[:channels])
     steps = ((tables * scale + 50) / 100).floor().clamp(1, 255)[:, None, None]
-    waves = _cosines(x)
+    place = torch.arange(8, device=x.device, dtype=x.dtype)
+    waves = 0.5 * (math.pi / 8 * place[:, None] * (place + 0.5)).cos()  # the cosine transform (DCT-II) as rows,
+    waves = torch.cat([waves[:1] / math.sqrt(2), waves[1:]])  # orthonormal
     blocks = planes.unfold(2, 8, 8).unfold(3, 8, 8)  # (n, planes, rows, columns, 8, 8)
     kept = (waves @ blocks @ waves.T / steps).round() * steps
     planes = (waves.T @ kept @ waves).transpose(3, 4).reshape(planes.shape)
@@ -214,21 +211,14 @@ def _planes(x: Tensor) -> tuple[Tensor, Tensor]:
     return x.new_tensor((GREY, blueness, redness)), x.new_tensor((128.0, 0.0, 0.0)).view(3, 1, 1)
 
 
-def _cosines(x: Tensor) -> Tensor:
-    """The orthonormal cosine transform of 8 values (DCT-II), as rows."""
-    steps = torch.arange(8, device=x.device, dtype=x.dtype)
-    rows = 0.5 * (math.pi / 8 * steps[:, None] * (steps + 0.5)).cos()
-    return torch.cat([rows[:1] / math.sqrt(2), rows[1:]])
-
-
-_KINDS: dict[str, tuple[Corruption, tuple[Strength, ...]]] = {
+_KINDS: dict[str, tuple[Corrupt, tuple[float, ...]]] = {
     "gaussian-noise": (_gaussian_noise, (0.04, 0.06, 0.08, 0.09, 0.10)),  # standard deviation
     "shot-noise": (_shot_noise, (500, 250, 100, 75, 50)),  # photons of a white pixel
     "impulse-noise": (_impulse_noise, (0.01, 0.02, 0.03, 0.05, 0.07)),  # share of values
     "gaussian-blur": (_gaussian_blur, (0.4, 0.6, 0.7, 0.8, 1.0)),  # standard deviation, of 32 pixels
     "defocus-blur": (_defocus_blur, (0.7, 0.9, 1.2, 1.6, 2.1)),  # radius, of 32 pixels
     "motion-blur": (_motion_blur, (2.0, 3.0, 4.0, 5.0, 6.5)),  # length, of 32 pixels
-    "brightness": (_brightness, (0.05, 0.1, 0.15, 0.2, 0.3)),  # added
+    "brightness": (lambda x, more, _: x + more, (0.05, 0.1, 0.15, 0.2, 0.3)),  # added
     "contrast": (_contrast, (0.75, 0.5, 0.4, 0.3, 0.15)),  # share of the deviation from the mean that is left
     "saturation": (_saturation, (1.5, 2.0, 3.0, 4.0, 6.0)),  # factor of the deviation from grey
     "fog": (_fog, (0.15, 0.3, 0.45, 0.65, 0.9)),  # density

@@ -47,7 +47,7 @@ def effective_rank(z: Tensor) -> Tensor:
     return rank if len(lengths) else torch.zeros_like(rank)
 
 
-def astray(z: Tensor, group: Tensor) -> Tensor:
+def closer_to_another_class(z: Tensor, group: Tensor) -> Tensor:
     """For each point, whether another class's mean is nearer than its own class's, from which it is left out: else it
     would pull that mean towards itself. (m,) of the points whose class has another point."""
     sums, sizes, own = _classes(z, group)
@@ -100,16 +100,16 @@ def trained_plane(z: Tensor, group: Tensor, steps: int = 200, rate: float = 0.03
     """
     start = torch.randn(z.shape[1], 2, generator=generator(0, "plane"), dtype=torch.float64)
     plane = (start / math.sqrt(z.shape[1])).to(z)
-    slope_mean, square_mean = torch.zeros_like(plane), torch.zeros_like(plane)
+    mean, square = torch.zeros_like(plane), torch.zeros_like(plane)
     for step in range(1, steps + 1):
         here = plane.detach().requires_grad_()
         with torch.enable_grad():
-            placed = F.normalize(z @ here, dim=1)
-            (slope,) = torch.autograd.grad(circle_uniformity(placed) + class_alignment(placed, group), here)
-        slope_mean = 0.9 * slope_mean + 0.1 * slope
-        square_mean = 0.999 * square_mean + 0.001 * slope.square()
-        size = (square_mean / (1 - 0.999**step)).sqrt() + 1e-8
-        plane = plane - rate * slope_mean / (1 - 0.9**step) / size
+            circle = F.normalize(z @ here, dim=1)
+            (gradient,) = torch.autograd.grad(circle_uniformity(circle) + class_alignment(circle, group), here)
+        mean = 0.9 * mean + 0.1 * gradient
+        square = 0.999 * square + 0.001 * gradient.square()
+        size = (square / (1 - 0.999**step)).sqrt() + 1e-8
+        plane = plane - rate * mean / (1 - 0.9**step) / size
     return plane
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from perdure.ops.gradients import add, dot, grad, perturb
+from perdure.ops.gradients import TINY, add, dot, grad, norm
 from perdure.seeding import generator
 from perdure.types import Gradient, Weights
 
@@ -22,7 +22,7 @@ class Eigenvalue(NamedTuple):
     residual: float  # some eigenvalue lies no farther than this from the value
 
 
-class Estimate(NamedTuple):
+class TraceEstimate(NamedTuple):
     mean: float
     error: float  # the standard error of the mean
 
@@ -43,7 +43,16 @@ def layer_normalized(direction: Weights, weights: Weights) -> Gradient:
 def filter_normalized(direction: Weights, weights: Weights) -> Gradient:
     """Each filter (or row) of a tensor of two or more dimensions scaled to the length of its own weights (Li et al.,
     NeurIPS 2018); others are left out, so they stay where they are."""
-    return {name: part * _filter_scale(part, weights[name]) for name, part in direction.items() if part.ndim > 1}
+
+    def lengths(tensor: Tensor) -> Tensor:
+        found: Tensor = torch.linalg.vector_norm(tensor, dim=tuple(range(1, tensor.ndim)), keepdim=True)
+        return found
+
+    return {
+        name: part * (lengths(weights[name]) / (lengths(part) + 1e-10))
+        for name, part in direction.items()
+        if part.ndim > 1
+    }
 
 
 def random_direction(weights: Weights, number: int) -> Gradient:
@@ -62,23 +71,16 @@ def moved(weights: Weights, direction: Weights, size: float) -> Gradient:
     return add(weights, {name: size * part for name, part in direction.items()})
 
 
-def _filter_scale(part: Tensor, weight: Tensor) -> Tensor:
-    inner = tuple(range(1, part.ndim))
-    lengths = torch.linalg.vector_norm(part, dim=inner, keepdim=True)
-    scale: Tensor = torch.linalg.vector_norm(weight, dim=inner, keepdim=True) / (lengths + 1e-10)
-    return scale
-
-
 # --- the loss itself, and how it rises ---
 
 
-def height(loss: Loss, weights: Weights) -> Tensor:
+def loss_at(loss: Loss, weights: Weights) -> Tensor:
     """L(W), without gradients; terms are summed in double precision, since rises are small differences."""
     with torch.no_grad():
         return _sum(_terms(loss, weights))
 
 
-def slope(loss: Loss, weights: Weights) -> tuple[Tensor, Gradient]:
+def loss_and_grad(loss: Loss, weights: Weights) -> tuple[Tensor, Gradient]:
     """L(W) and its gradient; weights that the loss does not depend on are left out of it."""
     here, gradient, terms = _leaves(weights), Gradient(), []
     with torch.enable_grad():
@@ -96,52 +98,51 @@ def climb(loss: Loss, weights: Weights, size: float = 0.01, steps: int = 1) -> T
     own direction, each later one turns halfway to the gradient that it met. Where one leads down, the next starts again
     from the best point and goes half as far.
     """
-    before, gradient = slope(loss, weights)
-    heights, direction = [before], layer_normalized(gradient, weights)
-    best, highest, stride = direction, -torch.inf, 1.0
+    before, gradient = loss_and_grad(loss, weights)
+    losses, direction = [before], layer_normalized(gradient, weights)
+    best, highest, length = direction, -torch.inf, 1.0
     for _ in range(steps - 1):
-        here, uphill = slope(loss, moved(weights, direction, size))
-        heights.append(here)
+        here, uphill = loss_and_grad(loss, moved(weights, direction, size))
+        losses.append(here)
         if float(here) > highest:
             best, highest, gradient = direction, float(here), uphill
         else:
-            stride /= 2
-        direction = layer_normalized(moved(best, layer_normalized(gradient, weights), stride), weights)
-    return torch.stack([*heights, height(loss, moved(weights, direction, size))])
+            length /= 2
+        direction = layer_normalized(moved(best, layer_normalized(gradient, weights), length), weights)
+    return torch.stack([*losses, loss_at(loss, moved(weights, direction, size))])
 
 
-def worst_case_flatness(loss: Loss, weights: Weights, size: float = 0.01, steps: int = 1) -> Tensor:
-    """max over v of L(W + ξ v) − L(W) with v layer-normalized (Eq. 5): the best that so many steps uphill found.
+def worst_case_flatness(losses: Tensor) -> Tensor:
+    """max over v of L(W + ξ v) − L(W) with v layer-normalized (Eq. 5): the best that the steps of `climb` found.
 
     With one step to first order: v is the gradient. More steps never find less.
     """
-    heights = climb(loss, weights, size, steps)
-    return heights[1:].max() - heights[0]
+    return (losses[1:] - losses[0]).max()
 
 
 def sharpness(loss: Loss, weights: Weights, radius: float = 0.05) -> Tensor:
     """L(W + ρ g/‖g‖) − L(W), one norm over all tensors: what SAM makes small."""
-    before, gradient = slope(loss, weights)
-    return height(loss, perturb(weights, gradient, radius)) - before
+    before, gradient = loss_and_grad(loss, weights)
+    return loss_at(loss, add(weights, gradient, radius / (float(norm(gradient)) + TINY))) - before
 
 
 # --- curvature ---
 
 
 def hessian_times(loss: Loss, weights: Weights, direction: Weights) -> Gradient:
-    """∇²L(W) · v, by deriving the slope along v once more."""
+    """∇²L(W) · v, by deriving the gradient along v once more."""
     here = _leaves(weights)
     found = {name: torch.zeros_like(weight) for name, weight in weights.items()}
     with torch.enable_grad():
         for term in _terms(loss, here):
             along = dot(grad(term, here, create_graph=True), direction)
-            if along.requires_grad:  # a straight loss has a slope without a graph
+            if along.requires_grad:  # a straight loss has a gradient without a graph
                 for name, part in grad(along, here).items():
                     found[name] += part
     return found
 
 
-def top_eigenvalue(loss: Loss, weights: Weights, steps: int, chance: torch.Generator) -> Eigenvalue:
+def top_eigenvalue(loss: Loss, weights: Weights, steps: int, rng: torch.Generator) -> Eigenvalue:
     """The Hessian's largest eigenvalue, by so many steps of Lanczos; a more negative one does not hide it, as it would
     from a power iteration.
 
@@ -149,7 +150,7 @@ def top_eigenvalue(loss: Loss, weights: Weights, steps: int, chance: torch.Gener
     wrong. Fewer steps are made where the first vectors already span all that the Hessian can reach.
     """
     like = _flat(weights)
-    now = torch.randn(len(like), generator=chance).to(like)
+    now = torch.randn(len(like), generator=rng).to(like)
     now /= torch.linalg.vector_norm(now)
     past, off, diagonal, beside = torch.zeros_like(now), 0.0, list[float](), list[float]()
     for _ in range(steps):
@@ -167,14 +168,14 @@ def top_eigenvalue(loss: Loss, weights: Weights, steps: int, chance: torch.Gener
     return Eigenvalue(float(values[-1]), beside[-1] * abs(float(vectors[-1, -1])))
 
 
-def trace(loss: Loss, weights: Weights, draws: int, chance: torch.Generator) -> Estimate:
+def trace(loss: Loss, weights: Weights, draws: int, rng: torch.Generator) -> TraceEstimate:
     """The sum of the Hessian's eigenvalues by Hutchinson: the mean of vᵀHv over two or more draws of random signs."""
     like, found = _flat(weights), []
     for _ in range(draws):
-        signs = torch.randint(0, 2, (len(like),), generator=chance).mul_(2).sub_(1).to(like)
+        signs = torch.randint(0, 2, (len(like),), generator=rng).mul_(2).sub_(1).to(like)
         found.append(float(signs @ _flat(hessian_times(loss, weights, _shaped(signs, weights)))))
     each = torch.tensor(found, dtype=torch.float64)
-    return Estimate(float(each.mean()), float(each.std()) / draws**0.5)
+    return TraceEstimate(float(each.mean()), float(each.std()) / draws**0.5)
 
 
 # --- parts ---

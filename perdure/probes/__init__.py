@@ -1,1 +1,1 @@
-"""Measurements of a trained method, through `look` and `weights` alone."""
+"""Measurements of a trained method, through `forward` and `weights` alone."""

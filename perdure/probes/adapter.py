@@ -17,16 +17,16 @@ def torch_module(method: Method, task: int, split: Split) -> nn.Module:
     nothing of this package to be attacked:
 
         module = torch_module(method, task, tasks[task].test)
-        x, y = next(iter(Sight(method, task, tasks[task].test).batches()))
+        x, y = next(iter(TaskModel(method, task, tasks[task].test).batches()))
 
-    foolbox 3:      victim = foolbox.PyTorchModel(module, bounds=(0, 1), device=x.device)
-                    foolbox.attacks.LinfPGD(steps=20)(victim, x, y, epsilons=[2 / 255])
+    foolbox 3:      model = foolbox.PyTorchModel(module, bounds=(0, 1), device=x.device)
+                    foolbox.attacks.LinfPGD(steps=20)(model, x, y, epsilons=[2 / 255])
     torchattacks 3: torchattacks.PGD(module, eps=2 / 255, alpha=0.5 / 255, steps=20)(x, y)
-    ART 1:          victim = PyTorchClassifier(module, loss=nn.CrossEntropyLoss(), input_shape=tuple(x.shape[1:]),
-                                               nb_classes=len(tasks[task].classes), clip_values=(0, 1))
-                    ProjectedGradientDescent(victim, eps=2 / 255, batch_size=len(x)).generate(x.numpy(), y.numpy())
+    ART 1:          model = PyTorchClassifier(module, loss=nn.CrossEntropyLoss(), input_shape=tuple(x.shape[1:]),
+                                              nb_classes=len(tasks[task].classes), clip_values=(0, 1))
+                    ProjectedGradientDescent(model, eps=2 / 255, batch_size=len(x)).generate(x.numpy(), y.numpy())
 
-    Where the network uses batch statistics, attack and score whole batches as `Sight.batches` gives them: a library
+    Where the network uses batch statistics, attack and score whole batches as `TaskModel.batches` gives them: a library
     that cuts a batch, or drops the images that already fail (as AutoAttack does), attacks another network.
     """
     return _Plain(method, task, split)

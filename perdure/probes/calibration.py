@@ -1,7 +1,6 @@
 """Whether a method is as often right as it says."""
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -9,16 +8,15 @@ from torch import Tensor
 
 from perdure.ops.calibration import Reliability, brier, by_mass, by_width, reliability
 from perdure.ops.metrics import wilson
-from perdure.probes.probe import Measured, Probe, Sight, Subject, Work
+from perdure.probes.probe import Cost, Probe, ProbeResult, TaskModel, TrainedMethod, accuracy, interval
 from perdure.schema import Count
 
 
-@dataclass(frozen=True)
-class Answers:
+class Predictions(NamedTuple):
     """What a method said of some images; double precision, on the CPU."""
 
     confidence: Tensor  # (n,) the largest probability
-    hits: Tensor  # (n,) bool
+    right: Tensor  # (n,) bool
     nll: Tensor  # (n,)
     brier: Tensor  # (n,)
 
@@ -37,42 +35,41 @@ class Calibration(Probe):
     ) -> None:
         self.bins = bins
 
-    def work(self, subject: Subject) -> Work:
-        return Work(looks=subject.images())
+    def cost(self, trained: TrainedMethod) -> Cost:
+        return Cost(forwards=trained.images())
 
-    def measure(self, subject: Subject) -> Measured:
-        answers = [_answers(subject.sight(task)) for task in range(len(subject.tasks))]
-        pooled = _pooled(answers)
+    def measure(self, trained: TrainedMethod) -> ProbeResult:
+        found = [_predictions(model) for model in trained.models()]
+        pooled = _joined(found)
         together = self._figures(pooled)
-        tasks = [{"name": task.name, **self._figures(of)} for task, of in zip(subject.tasks, answers, strict=True)]
+        tasks = [{"name": name, **self._figures(of)} for name, of in zip(trained.task_names, found, strict=True)]
         figures = {"bins": self.bins, "tasks": tasks, "together": together}
         headline = {"ECE": together["ece"], "NLL": together["nll"], "Brier": together["brier"]}
-        return Measured(figures, headline, self._arrays([*answers, pooled]))
+        return ProbeResult(figures, headline, self._arrays([*found, pooled]))
 
-    def _bins(self, of: Answers) -> Reliability:
-        return reliability(of.confidence, of.hits, by_width(of.confidence, self.bins), self.bins)
+    def _bins(self, of: Predictions) -> Reliability:
+        return reliability(of.confidence, of.right, by_width(of.confidence, self.bins), self.bins)
 
-    def _figures(self, of: Answers) -> dict[str, Any]:
-        hits, n = int(of.hits.sum()), len(of.hits)
-        accuracy, confidence = 100 * hits / n, 100 * float(of.confidence.mean())
-        even = reliability(of.confidence, of.hits, by_mass(of.confidence, self.bins), self.bins)
+    def _figures(self, of: Predictions) -> dict[str, Any]:
+        right, confidence = accuracy(of.right), 100 * float(of.confidence.mean())
+        equal_mass = reliability(of.confidence, of.right, by_mass(of.confidence, self.bins), self.bins)
         return {
-            "images": n,
+            "images": len(of.right),
             "ece": 100 * float(self._bins(of).expected_error()),
-            "ece_equal_mass": 100 * float(even.expected_error()),
+            "ece_equal_mass": 100 * float(equal_mass.expected_error()),
             "nll": float(of.nll.mean()),
             "brier": float(of.brier.mean()),
-            "accuracy": accuracy,
-            "accuracy_interval": list(wilson(hits, n)),
+            "accuracy": right,
+            "accuracy_interval": interval(of.right),
             "confidence": confidence,
-            "overconfidence": confidence - accuracy,
+            "overconfidence": confidence - right,
         }
 
-    def _arrays(self, rows: list[Answers]) -> dict[str, Tensor]:
+    def _arrays(self, rows: list[Predictions]) -> dict[str, Tensor]:
         """One row per task and a last one for all images together; percent but for the count. The interval is
         Wilson's, of the accuracy in a bin."""
         found = [self._bins(of) for of in rows]
-        pairs = [list(zip(bins.hits.tolist(), bins.count.tolist(), strict=True)) for bins in found]
+        pairs = [zip(bins.hits.tolist(), bins.count.tolist(), strict=True) for bins in found]
         intervals = [[wilson(hits, n) if n else (0.0, 0.0) for hits, n in row] for row in pairs]
         return {
             "count": torch.stack([bins.count for bins in found]),
@@ -82,26 +79,16 @@ class Calibration(Probe):
         }
 
 
-def _answers(sight: Sight) -> Answers:
+def _predictions(model: TaskModel) -> Predictions:
     parts = []
-    for x, y in sight.batches():
-        logits, labels = sight.logits(x).cpu().double(), y.cpu()
+    for x, y in model.batches():
+        logits, labels = model.logits(x).cpu().double(), y.cpu()
         probabilities = logits.softmax(1)
-        parts.append(
-            Answers(
-                probabilities.amax(1),
-                logits.argmax(1) == labels,
-                F.cross_entropy(logits, labels, reduction="none"),
-                brier(probabilities, labels),
-            )
-        )
-    return _pooled(parts)
+        nll = F.cross_entropy(logits, labels, reduction="none")
+        right = logits.argmax(1) == labels
+        parts.append(Predictions(probabilities.amax(1), right, nll, brier(probabilities, labels)))
+    return _joined(parts)
 
 
-def _pooled(parts: list[Answers]) -> Answers:
-    return Answers(
-        torch.cat([part.confidence for part in parts]),
-        torch.cat([part.hits for part in parts]),
-        torch.cat([part.nll for part in parts]),
-        torch.cat([part.brier for part in parts]),
-    )
+def _joined(parts: list[Predictions]) -> Predictions:
+    return Predictions(*map(torch.cat, zip(*parts, strict=True)))

@@ -1,7 +1,6 @@
 """What is left of the accuracy on images that have suffered: noise, blur, other light, lossy storage."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor
 from perdure.errors import BadData, UnknownName, WrongValue
 from perdure.ops.corruptions import KINDS, SEVERITIES, corrupt
 from perdure.ops.metrics import wilson
-from perdure.probes.probe import Measured, Probe, Sight, Subject, Work
+from perdure.probes.probe import Cost, Probe, ProbeResult, TaskModel, TrainedMethod
 from perdure.schema import Count
 from perdure.seeding import generator
 from perdure.types import Split
@@ -18,7 +17,7 @@ from perdure.types import Split
 OURS = "corrupted by perdure, not to be compared with published figures such as mCE"
 
 
-class Twins(Protocol):
+class PublishedCorruptions(Protocol):
     """Corrupted test images that somebody else has made."""
 
     @property
@@ -33,10 +32,10 @@ class Corruption(Probe):
     """Accuracy on corrupted test images, by kind, severity and task.
 
     Images are corrupted in pixels, in the batches in which the clean ones are judged, and with the same draws for every
-    method. With `twins` set (by whoever makes the probe, where `folder` names one), theirs are judged instead.
+    method. With `published` set (by whoever makes the probe, where `folder` names one), theirs are judged instead.
     """
 
-    twins: Twins | None = None
+    published: PublishedCorruptions | None = None
 
     def __init__(
         self,
@@ -51,34 +50,30 @@ class Corruption(Probe):
         if not severities or not {*severities} <= {*SEVERITIES}:
             raise WrongValue(f"severities={','.join(map(str, severities))} is not allowed; use some of 1,2,3,4,5")
         if folder is None:
-            self._known(KINDS)
+            self._all_kinds()
 
-    def work(self, subject: Subject) -> Work:
+    def cost(self, trained: TrainedMethod) -> Cost:
         variants = len(self._all_kinds()) * len(self.severities)
-        return Work(looks=subject.images(limit=self.images) * (1 + variants))
+        return Cost(forwards=trained.images(limit=self.images) * (1 + variants))
 
-    def measure(self, subject: Subject) -> Measured:
-        kinds = self._all_kinds()
-        sizes = torch.tensor([subject.sight(task).images(self.images) for task in range(len(subject.tasks))])
-        clean = torch.tensor([self._plain_hits(subject.sight(task)) for task in range(len(subject.tasks))])
-        hits = torch.stack(
-            [torch.stack([self._hits(subject, kind, severity) for severity in self.severities]) for kind in kinds]
+    def measure(self, trained: TrainedMethod) -> ProbeResult:
+        kinds, models = self._all_kinds(), trained.models()
+        sizes = torch.tensor([model.images(self.images) for model in models])
+        clean = torch.tensor([self._hits(model) for model in models])
+        corrupted = torch.tensor(
+            [[self._corrupted_hits(trained, models, kind, severity) for severity in self.severities] for kind in kinds]
         )
-        found = Found(kinds, self.severities, sizes, clean, hits)
-        source = OURS if self.twins is None else "CIFAR-100-C"
-        figures = {"source": source, "tasks": [task.name for task in subject.tasks], **found.figures()}
-        return Measured(figures, {"corrupted": figures["corrupted"]["acc"]}, {"acc": found.accuracies()})
+        source = OURS if self.published is None else "CIFAR-100-C"
+        about = {"source": source, "tasks": trained.task_names, "kinds": list(kinds)}
+        figures = {**about, "severities": list(self.severities), **_figures(clean, corrupted, sizes)}
+        return ProbeResult(figures, {"corrupted": figures["corrupted"]["acc"]}, {"acc": _percent(corrupted, sizes)})
 
     def _all_kinds(self) -> tuple[str, ...]:
-        if self.twins is not None:
-            return self._known(self.twins.kinds)
-        if self.folder is not None:
+        if self.folder is not None and self.published is None:
             raise WrongValue(
-                f"the images of {self.folder} were not read: set `twins` of this probe, or leave folder out"
+                f"the images of {self.folder} were not read: set `published` of this probe, or leave folder out"
             )
-        return self._known(KINDS)
-
-    def _known(self, there: tuple[str, ...]) -> tuple[str, ...]:
+        there = KINDS if self.published is None else self.published.kinds
         wanted = there if self.kinds is None else self.kinds
         for kind in wanted:
             if kind not in there:
@@ -87,76 +82,56 @@ class Corruption(Probe):
             raise WrongValue(f"kinds is empty; name some of {', '.join(there)}, or leave it out for all")
         return wanted
 
-    def _plain_hits(self, sight: Sight) -> int:
-        return sum(_right(sight, x, y) for x, y in sight.batches(self.images))
-
-    def _hits(self, subject: Subject, kind: str, severity: int) -> Tensor:
+    def _corrupted_hits(
+        self, trained: TrainedMethod, models: Sequence[TaskModel], kind: str, severity: int
+    ) -> list[int]:
         """Right answers for each task."""
-        if self.twins is None:
-            return torch.tensor([self._own_hits(subject.sight(i), kind, severity) for i in range(len(subject.tasks))])
-        twins = self.twins(kind, severity)
-        return torch.tensor([self._twin_hits(subject, i, twins[i]) for i in range(len(subject.tasks))])
+        if self.published is None:
+            return [self._hits(model, kind, severity) for model in models]
+        found = []
+        for task, (own, split) in enumerate(zip(trained.tasks, self.published(kind, severity), strict=False)):
+            device = own.test.y.device
+            if len(split) != len(own.test) or not torch.equal(split.y.to(device), own.test.y):
+                raise BadData(f"corrupted images of task {own.name!r} are not those of its test images")
+            model = TaskModel(trained.method, task, split.to(device), progress=trained.progress)
+            found.append(self._hits(model))
+        return found
 
-    def _own_hits(self, sight: Sight, kind: str, severity: int) -> int:
+    def _hits(self, model: TaskModel, kind: str | None = None, severity: int = 0) -> int:
+        """Right answers to the images as they are, or corrupted by us."""
         hits = 0
-        for number, (x, y) in enumerate(sight.batches(self.images)):
-            chance = generator(0, "corruption", kind, severity, sight.task, number)
-            hits += _right(sight, corrupt(x, kind, severity, chance), y)
+        for number, (x, y) in enumerate(model.batches(self.images)):
+            if kind is not None:
+                x = corrupt(x, kind, severity, generator(0, "corruption", kind, severity, model.task, number))
+            hits += int(model.right(x, y).sum())
         return hits
 
-    def _twin_hits(self, subject: Subject, task: int, twin: Split) -> int:
-        clean = subject.tasks[task].test
-        if len(twin) != len(clean) or not torch.equal(twin.y.to(clean.y.device), clean.y):
-            raise BadData(f"corrupted images of task {subject.tasks[task].name!r} are not those of its test images")
-        sight = Sight(subject.method, task, twin.to(clean.y.device), meter=subject.meter)
-        return self._plain_hits(sight)
+
+def _percent(hits: Tensor, sizes: Tensor) -> Tensor:
+    return 100 * hits.double() / sizes
 
 
-@dataclass(frozen=True)
-class Found:
-    """Right answers, counted."""
+def _figures(clean: Tensor, corrupted: Tensor, sizes: Tensor) -> dict[str, Any]:
+    """From right answers (tasks,) and (kinds, severities, tasks): accuracies are means over tasks, intervals are those
+    of the images of all tasks together. Those of several corruptions are averaged: the same images many times over are
+    no more images."""
 
-    kinds: tuple[str, ...]
-    severities: tuple[int, ...]
-    sizes: Tensor  # (tasks,), images
-    clean: Tensor  # (tasks,)
-    hits: Tensor  # (kinds, severities, tasks)
+    def interval(hits: Tensor) -> list[float]:
+        return list(wilson(round(float(hits.double().sum(-1).mean())), int(sizes.sum())))
 
-    def accuracies(self) -> Tensor:
-        """(kinds, severities, tasks), in percent."""
-        return 100 * self.hits.double() / self.sizes
-
-    def figures(self) -> dict[str, Any]:
-        """Accuracies are means over tasks; intervals are those of the images of all tasks together."""
-        corrupted, clean = self.accuracies(), 100 * self.clean.double() / self.sizes
-        mean = float(corrupted.mean())
-        return {
-            "kinds": list(self.kinds),
-            "severities": list(self.severities),
-            "images": int(self.sizes.sum()),
-            "clean": {
-                "acc": float(clean.mean()),
-                "interval": self._interval(self.clean),
-                "by_task": clean.tolist(),
-            },
-            "corrupted": {
-                "acc": mean,
-                "interval": self._interval(self.hits),
-                "by_task": corrupted.mean((0, 1)).tolist(),
-                "by_kind": corrupted.mean((1, 2)).tolist(),
-                "by_severity": corrupted.mean((0, 2)).tolist(),
-            },
-            "kept": 100 * mean / float(clean.mean()) if float(clean.mean()) > 0 else None,  # percent of clean accuracy
-            "acc": corrupted.mean(2).tolist(),
-            "intervals": [[self._interval(each) for each in row] for row in self.hits],
-        }
-
-    def _interval(self, hits: Tensor) -> list[float]:
-        """Of hits (…, tasks). Those of several corruptions are averaged: the same images many times over are no more
-        images."""
-        each = hits.double().sum(-1).mean()
-        return list(wilson(round(float(each)), int(self.sizes.sum())))
-
-
-def _right(sight: Sight, x: Tensor, y: Tensor) -> int:
-    return int((sight.logits(x).argmax(1) == y).sum())
+    plain, acc = _percent(clean, sizes), _percent(corrupted, sizes)
+    mean, plain_mean = float(acc.mean()), float(plain.mean())
+    return {
+        "images": int(sizes.sum()),
+        "clean": {"acc": plain_mean, "interval": interval(clean), "by_task": plain.tolist()},
+        "corrupted": {
+            "acc": mean,
+            "interval": interval(corrupted),
+            "by_task": acc.mean((0, 1)).tolist(),
+            "by_kind": acc.mean((1, 2)).tolist(),
+            "by_severity": acc.mean((0, 2)).tolist(),
+        },
+        "kept": 100 * mean / plain_mean if plain_mean > 0 else None,  # percent of clean accuracy
+        "acc": acc.mean(2).tolist(),
+        "intervals": [[interval(each) for each in row] for row in corrupted],
+    }

@@ -11,25 +11,25 @@ from torch import Tensor
 
 from perdure.ops import landscape
 from perdure.ops.gradients import norm
-from perdure.probes.probe import Measured, PartName, Probe, Sight, Subject, Work
+from perdure.probes.probe import Cost, PartName, Probe, ProbeResult, TaskModel, TrainedMethod
 from perdure.schema import Count, Positive
 from perdure.seeding import generator
 from perdure.types import Weights
 
 PRODUCT = 6
-"""As many slopes a product with the Hessian takes. In theory two; on a CPU, where convolutions are slow to derive
+"""As many gradients a product with the Hessian takes. In theory two; on a CPU, where convolutions are slow to derive
 twice, 5 to 8 were measured (AlexNet, ResNet18)."""
 
 
-def batch_losses(sight: Sight, images: int | None, worth: int = 1) -> landscape.Loss:
+def batch_losses(model: TaskModel, images: int | None, gradients: int = 1) -> landscape.Loss:
     """A task's mean cross-entropy as a function of its weights, in terms of one batch each. Weights not given are as
-    the method has them. With gradients, `worth` says how many slopes each is to be counted for."""
-    count = sight.images(images)
+    the method has them. Where torch follows, each image counts as so many gradients."""
+    count = model.images(images)
 
     def terms(weights: Weights) -> Iterator[Tensor]:
-        for x, y in sight.batches(images):
-            logits = sight.forward(x, {**sight.weights, **weights}).logits
-            sight.meter.add(Work(slopes=(worth - 1) * len(x)))
+        for x, y in model.batches(images):
+            logits = model.forward(x, {**model.weights, **weights}).logits
+            model.progress.add(Cost(gradients=(gradients - 1) * len(x)))
             yield F.cross_entropy(logits, y, reduction="sum") / count
 
     return terms
@@ -47,31 +47,26 @@ class Flatness(Probe):
         part: PartName = "train",  # of which images
         images: Count | None = 500,  # per task; none for all
     ) -> None:
-        self.radius = radius
-        self.steps = steps
-        self.sam_radius = sam_radius
-        self.part = part
-        self.images = images
+        self.radius, self.steps, self.sam_radius = radius, steps, sam_radius
+        self.part, self.images = part, images
 
-    def work(self, subject: Subject) -> Work:
-        return Work(looks=2, slopes=self.steps + 1) * subject.images(self.part, self.images)
+    def cost(self, trained: TrainedMethod) -> Cost:
+        return Cost(forwards=2, gradients=self.steps + 1) * trained.images(self.part, self.images)
 
-    def measure(self, subject: Subject) -> Measured:
+    def measure(self, trained: TrainedMethod) -> ProbeResult:
         found: dict[str, list[float]] = {"loss": [], "one_step": [], "flatness": [], "sharpness": []}
         climbs = []
-        for task in range(len(subject.tasks)):
-            sight = subject.sight(task, self.part)
-            loss = batch_losses(sight, self.images)
-            heights = landscape.climb(loss, sight.weights, self.radius, self.steps)
-            climbs.append(heights.cpu())
-            rises = heights[1:] - heights[0]
-            found["loss"].append(float(heights[0]))
-            found["one_step"].append(float(rises[0]))
-            found["flatness"].append(float(rises.max()))
-            found["sharpness"].append(float(landscape.sharpness(loss, sight.weights, self.sam_radius)))
-        moved = {"radius": self.radius, "steps": self.steps, "sam_radius": self.sam_radius}
-        figures = {"tasks": [task.name for task in subject.tasks], **found, **moved}
-        return Measured(figures, {"flatness": fmean(found["flatness"])}, {"climbs": torch.stack(climbs)})
+        for model in trained.models(self.part):
+            loss = batch_losses(model, self.images)
+            losses = landscape.climb(loss, model.weights, self.radius, self.steps)
+            climbs.append(losses.cpu())
+            found["loss"].append(float(losses[0]))
+            found["one_step"].append(float(losses[1] - losses[0]))
+            found["flatness"].append(float(landscape.worst_case_flatness(losses)))
+            found["sharpness"].append(float(landscape.sharpness(loss, model.weights, self.sam_radius)))
+        values = {"radius": self.radius, "steps": self.steps, "sam_radius": self.sam_radius}
+        figures = {"tasks": trained.task_names, **found, **values}
+        return ProbeResult(figures, {"flatness": fmean(found["flatness"])}, {"climbs": torch.stack(climbs)})
 
 
 class Curvature(Probe):
@@ -85,27 +80,25 @@ class Curvature(Probe):
         part: PartName = "train",  # of which images
         images: Count | None = 128,  # per task; none for all
     ) -> None:
-        self.steps = steps
-        self.draws = draws
-        self.part = part
-        self.images = images
+        self.steps, self.draws = steps, draws
+        self.part, self.images = part, images
 
-    def work(self, subject: Subject) -> Work:
+    def cost(self, trained: TrainedMethod) -> Cost:
         products = self.steps + self.draws
-        return Work(slopes=1 + PRODUCT * products) * subject.images(self.part, self.images)
+        return Cost(gradients=1 + PRODUCT * products) * trained.images(self.part, self.images)
 
-    def measure(self, subject: Subject) -> Measured:
+    def measure(self, trained: TrainedMethod) -> ProbeResult:
         names = ("loss", "gradient_norm", "top_eigenvalue", "residual", "trace", "trace_error")
-        rows = [self._of(subject.sight(task, self.part)) for task in range(len(subject.tasks))]
+        rows = [self._curvature(model) for model in trained.models(self.part)]
         found = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
         headline = {"top eigenvalue": fmean(found["top_eigenvalue"]), "Hessian trace": fmean(found["trace"])}
         arrays = {name: torch.tensor(values, dtype=torch.float64) for name, values in found.items()}
-        return Measured({"tasks": [task.name for task in subject.tasks], **found}, headline, arrays)
+        return ProbeResult({"tasks": trained.task_names, **found}, headline, arrays)
 
-    def _of(self, sight: Sight) -> tuple[float, ...]:
-        before, gradient = landscape.slope(batch_losses(sight, self.images), sight.weights)
-        used = {name: weight for name, weight in sight.weights.items() if name in gradient}  # no other task's head
-        loss = batch_losses(sight, self.images, worth=PRODUCT)
-        top = landscape.top_eigenvalue(loss, used, self.steps, generator(0, "curvature", "top", sight.task))
-        trace = landscape.trace(loss, used, self.draws, generator(0, "curvature", "trace", sight.task))
+    def _curvature(self, model: TaskModel) -> tuple[float, ...]:
+        before, gradient = landscape.loss_and_grad(batch_losses(model, self.images), model.weights)
+        used = {name: weight for name, weight in model.weights.items() if name in gradient}  # no other task's head
+        loss = batch_losses(model, self.images, PRODUCT)
+        top = landscape.top_eigenvalue(loss, used, self.steps, generator(0, "curvature", "top", model.task))
+        trace = landscape.trace(loss, used, self.draws, generator(0, "curvature", "trace", model.task))
         return float(before), float(norm(gradient)), *top, *trace

@@ -1,6 +1,6 @@
 """How features lie on the unit sphere: spread out, class by class together, over how many directions."""
 
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -8,9 +8,9 @@ from torch import Tensor
 
 from perdure.errors import WrongValue
 from perdure.ops.geometry import (
-    astray,
     circle_uniformity,
     class_alignment,
+    closer_to_another_class,
     effective_rank,
     foreign_neighbors,
     principal_plane,
@@ -18,12 +18,21 @@ from perdure.ops.geometry import (
     trained_plane,
 )
 from perdure.ops.losses import uniformity
-from perdure.ops.metrics import wilson
-from perdure.probes.probe import Measured, PartName, Probe, Subject, Work
+from perdure.probes.probe import Cost, PartName, Probe, ProbeResult, TrainedMethod, interval
 from perdure.schema import Count
 
-Cloud = tuple[Tensor, Tensor, Tensor]
-"""Features (n, d), and task and label of each (n,); double precision, on the CPU."""
+
+class Features(NamedTuple):
+    """Of the images of all tasks; double precision, on the CPU."""
+
+    z: Tensor  # (n, d)
+    task: Tensor  # (n,)
+    label: Tensor  # (n,)
+
+    @property
+    def group(self) -> Tensor:
+        """One number for each class of each task."""
+        return self.task * (int(self.label.max()) + 1) + self.label
 
 
 class Geometry(Probe):
@@ -42,30 +51,31 @@ class Geometry(Probe):
         head: Literal["pca", "trained"] = "pca",  # circle: the plane of most squared length, or a layer that learns one
         part: PartName = "test",  # which images; a trained head learns from training images whatever is shown
     ) -> None:
-        self.images = images
-        self.head = head
-        self.part = part
+        self.images, self.head, self.part = images, head, part
 
-    def work(self, subject: Subject) -> Work:
-        shown = subject.images(self.part, self.images)
-        learned_from = subject.images("train", self.images) if self.head == "trained" else 0
-        return Work(looks=shown + learned_from)
+    def cost(self, trained: TrainedMethod) -> Cost:
+        shown = trained.images(self.part, self.images)
+        learned_from = trained.images("train", self.images) if self.head == "trained" else 0
+        return Cost(forwards=shown + learned_from)
 
-    def measure(self, subject: Subject) -> Measured:
-        features, task, label = cloud = self._cloud(subject, self.part)
-        group = _group(cloud)
-        each = [task == t for t in range(len(subject.tasks))]
-        for known, rows in zip(subject.tasks, each, strict=True):
-            _check(known.name, group[rows])
-        together = _position(features, group)
-        flat = features @ self._plane(subject, cloud)
+    def measure(self, trained: TrainedMethod) -> ProbeResult:
+        features = self._features(trained, self.part)
+        z, group = features.z, features.group
+        tasks = []
+        for number, task in enumerate(trained.tasks):
+            rows = features.task == number
+            if int(group[rows].bincount().max()) < 2:
+                raise WrongValue(
+                    f"geometry: {task.name} shows no two images of one class among {int(rows.sum())}; "
+                    "ask for more images"
+                )
+            tasks.append({"name": task.name, "classes": list(task.classes), **_geometry(z[rows], group[rows])})
+        together = _geometry(z, group)
+        flat = z @ self._plane(trained, z)
         circle = F.normalize(flat, dim=1)
         figures: dict[str, Any] = {
             "part": self.part,
-            "tasks": [
-                {"name": known.name, "classes": list(known.classes), **_position(features[rows], group[rows])}
-                for known, rows in zip(subject.tasks, each, strict=True)
-            ],
+            "tasks": tasks,
             "together": together,
             "circle": {
                 "head": self.head,
@@ -75,53 +85,39 @@ class Geometry(Probe):
             },
         }
         if self.head == "pca":
-            figures["circle"]["squared_length"] = 100 * float(flat.square().sum() / features.square().sum())
-        headline = {
-            "uniformity": together["uniformity"],
-            "effective rank": together["effective_rank"],
-            "class overlap": together["class_overlap"],
-        }
-        return Measured(figures, headline, {"features2d": circle.float(), "task": task, "label": label})
+            figures["circle"]["squared_length"] = 100 * float(flat.square().sum() / z.square().sum())
+        names = ("uniformity", "effective_rank", "class_overlap")
+        headline = {name.replace("_", " "): together[name] for name in names}
+        arrays = {"features2d": circle.float(), "task": features.task, "label": features.label}
+        return ProbeResult(figures, headline, arrays)
 
     @torch.no_grad()
-    def _cloud(self, subject: Subject, part: PartName) -> Cloud:
-        features, tasks, labels = [], [], []
-        for task in range(len(subject.tasks)):
-            sight = subject.sight(task, part)
-            for x, y in sight.batches(self.images):
-                features.append(sight.forward(x).features.cpu())
-                labels.append(y.cpu())
-                tasks.append(torch.full_like(labels[-1], task))
-        return torch.cat(features).double(), torch.cat(tasks), torch.cat(labels)
+    def _features(self, trained: TrainedMethod, part: PartName) -> Features:
+        found = [
+            (model.forward(x).features.cpu(), torch.full_like(y.cpu(), model.task), y.cpu())
+            for model in trained.models(part)
+            for x, y in model.batches(self.images)
+        ]
+        z, task, label = (torch.cat(parts) for parts in zip(*found, strict=True))
+        return Features(z.double(), task, label)
 
-    def _plane(self, subject: Subject, shown: Cloud) -> Tensor:
+    def _plane(self, trained: TrainedMethod, z: Tensor) -> Tensor:
         """A trained head learns from training images: with as many features as images it could place those it has
         learned from wherever it likes."""
         if self.head == "pca":
-            return principal_plane(shown[0])
-        cloud = self._cloud(subject, "train")
-        return trained_plane(cloud[0], _group(cloud))
+            return principal_plane(z)
+        learned_from = self._features(trained, "train")
+        return trained_plane(learned_from.z, learned_from.group)
 
 
-def _group(cloud: Cloud) -> Tensor:
-    """One number for each class of each task."""
-    _, task, label = cloud
-    return task * (int(label.max()) + 1) + label
-
-
-def _position(z: Tensor, group: Tensor) -> dict[str, Any]:
-    wrong = astray(z, group)
+def _geometry(z: Tensor, group: Tensor) -> dict[str, Any]:
+    wrong = closer_to_another_class(z, group)
     return {
         "images": len(z),
         "uniformity": float(uniformity(z)),
         "alignment": float(class_alignment(z, group)),
         "effective_rank": float(effective_rank(z)),
         "class_overlap": 100 * float(wrong.double().mean()),
-        "class_overlap_interval": list(wilson(int(wrong.sum()), len(wrong))),
+        "class_overlap_interval": interval(wrong),
         "neighbor_overlap": 100 * float(foreign_neighbors(z, group).mean()),
     }
-
-
-def _check(name: str, group: Tensor) -> None:
-    if int(group.bincount().max()) < 2:
-        raise WrongValue(f"geometry: {name} shows no two images of one class among {len(group)}; ask for more images")

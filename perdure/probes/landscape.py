@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from perdure.errors import WrongValue
-from perdure.ops.landscape import height, moved, random_direction
+from perdure.ops.landscape import loss_at, moved, random_direction
 from perdure.probes.flatness import batch_losses
-from perdure.probes.probe import Measured, PartName, Probe, Sight, Subject, Work
+from perdure.probes.probe import Cost, PartName, Probe, ProbeResult, TaskModel, TrainedMethod
 from perdure.schema import Count, Positive
 
 NEAR = 0.1  # by how much the loss may have risen where one still is in the basin
@@ -40,61 +40,57 @@ class Landscape(Probe):
         at: Positive = 0.1,  # where the rise is read
         part: PartName = "train",  # of which images
         images: Count | None = 200,  # per task; none for all
-        after: Count | None = None,  # after which lesson, counted from 1; none for the last
+        after: Count | None = None,  # after which task, counted from 1; none for the last
     ) -> None:
         if at > reach:
             raise WrongValue(f"at={at:g} lies beyond reach={reach:g}; read the rise within reach")
         self.directions = directions
         self.steps = steps_of(reach, points)
         self.at = at
-        self.part = part
-        self.images = images
-        self.after = after
+        self.part, self.images, self.after = part, images, after
         self.needs_stages = after is not None  # this one does, others of its kind do not
 
-    def work(self, subject: Subject) -> Work:
-        looks = sum(sight.images(self.images) for sight in self._sights(subject))
-        return Work(looks=looks * self.directions * len(self.steps))
+    def cost(self, trained: TrainedMethod) -> Cost:
+        images = sum(model.images(self.images) for model in self._models(trained))
+        return Cost(forwards=images * self.directions * len(self.steps))
 
-    def measure(self, subject: Subject) -> Measured:
-        sights = self._sights(subject)
-        curves = torch.stack([self._curves(sight) for sight in sights])  # (tasks, directions, points)
+    def measure(self, trained: TrainedMethod) -> ProbeResult:
+        models = self._models(trained)
+        curves = torch.stack([self._curves(model) for model in models])  # (tasks, directions, points)
         rises = self._rises(curves)
-        tasks, rise = subject.tasks[: len(sights)], rises.mean(1).tolist()
-        error = rises.std(1) / self.directions**0.5 if self.directions > 1 else None
+        tasks, rise = trained.tasks[: len(models)], rises.mean(1).tolist()
         figures = {
             "tasks": [task.name for task in tasks],
             "chance": [math.log(len(task.classes)) for task in tasks],  # the loss of one who knows nothing
             "at": self.at,
             "loss": curves[:, :, len(self.steps) // 2].mean(1).tolist(),
             "rise": rise,
-            "rise_error": None if error is None else error.tolist(),
+            "rise_error": (rises.std(1) / self.directions**0.5).tolist() if self.directions > 1 else None,
         }
         arrays = {"steps": torch.tensor(self.steps, dtype=torch.float64), "curves": curves}
-        return Measured(figures, {f"rise at {self.at:g}": fmean(rise)}, arrays)
+        return ProbeResult(figures, {f"rise at {self.at:g}": fmean(rise)}, arrays)
 
-    def _sights(self, subject: Subject) -> list[Sight]:
+    def _models(self, trained: TrainedMethod) -> list[TaskModel]:
         """Of the tasks that were learned by then."""
-        method, tasks = subject.method, len(subject.tasks)
-        if self.after is not None:
-            if self.after > len(subject.stages):
-                raise WrongValue(
-                    f"after={self.after}: the method as it was then is not there, {len(subject.stages)} lessons were "
-                    "kept; leave `after` out for the method as it is now"
-                )
-            method = subject.stages[self.after - 1]
-            tasks = min(tasks, len(method.net.heads))
-        return [subject.sight(task, self.part, method=method) for task in range(tasks)]
+        if self.after is None:
+            return trained.models(self.part)
+        if self.after > len(trained.stages):
+            raise WrongValue(
+                f"after={self.after}: the method as it was then is not there, {len(trained.stages)} tasks were "
+                "kept; leave `after` out for the method as it is now"
+            )
+        stage = trained.stages[self.after - 1]
+        learned = min(len(trained.tasks), len(stage.net.heads))
+        return [trained.model(task, self.part, method=stage) for task in range(learned)]
 
-    def _curves(self, sight: Sight) -> Tensor:
+    def _curves(self, model: TaskModel) -> Tensor:
         """(directions, points). Lines outermost, batches innermost: one direction is in memory at a time and every
         point's weights are made once, which takes longer than to gather a batch again."""
-        loss, curves = batch_losses(sight, self.images), []
+        loss, curves = batch_losses(model, self.images), []
         for number in range(self.directions):
-            direction = random_direction(sight.weights, number)
-            heights = [height(loss, moved(sight.weights, direction, step)) for step in self.steps]
-            curves.append(torch.stack(heights).cpu())
-        return torch.stack(curves)
+            direction = random_direction(model.weights, number)
+            curves.append(torch.stack([loss_at(loss, moved(model.weights, direction, step)) for step in self.steps]))
+        return torch.stack(curves).cpu()
 
     def _rises(self, curves: Tensor) -> Tensor:
         """How much the loss has grown at ±at, mean of both sides, (tasks, directions); straight between points."""
@@ -119,21 +115,20 @@ class Plane(Probe):
     ) -> None:
         self.task = task
         self.steps = steps_of(reach, points)
-        self.part = part
-        self.images = images
+        self.part, self.images = part, images
 
-    def work(self, subject: Subject) -> Work:
-        return Work(looks=self._sight(subject).images(self.images) * len(self.steps) ** 2)
+    def cost(self, trained: TrainedMethod) -> Cost:
+        return Cost(forwards=self._model(trained).images(self.images) * len(self.steps) ** 2)
 
-    def measure(self, subject: Subject) -> Measured:
-        sight, task = self._sight(subject), subject.tasks[self.task - 1]
-        loss = batch_losses(sight, self.images)
-        one, two = (random_direction(sight.weights, number) for number in (0, 1))
+    def measure(self, trained: TrainedMethod) -> ProbeResult:
+        model, task = self._model(trained), trained.tasks[self.task - 1]
+        loss = batch_losses(model, self.images)
+        one, two = (random_direction(model.weights, number) for number in (0, 1))
         rows = []
         for step in self.steps:
-            row = moved(sight.weights, one, step)
-            rows.append(torch.stack([height(loss, moved(row, two, other)) for other in self.steps]).cpu())
-        grid = torch.stack(rows)  # (points along the first, points along the second)
+            row = moved(model.weights, one, step)
+            rows.append(torch.stack([loss_at(loss, moved(row, two, other)) for other in self.steps]))
+        grid = torch.stack(rows).cpu()  # (points along the first, points along the second)
         here = grid[len(self.steps) // 2, len(self.steps) // 2]
         basin = 100 * float((grid <= here + NEAR).double().mean())
         figures = {
@@ -146,9 +141,9 @@ class Plane(Probe):
             "basin": basin,
         }
         arrays = {"steps": torch.tensor(self.steps, dtype=torch.float64), "grid": grid}
-        return Measured(figures, {f"basin within {NEAR:g} (%)": basin}, arrays)
+        return ProbeResult(figures, {f"basin within {NEAR:g} (%)": basin}, arrays)
 
-    def _sight(self, subject: Subject) -> Sight:
-        if self.task > len(subject.tasks):
-            raise WrongValue(f"task={self.task}: there are {len(subject.tasks)} tasks, counted from 1")
-        return subject.sight(self.task - 1, self.part)
+    def _model(self, trained: TrainedMethod) -> TaskModel:
+        if self.task > len(trained.tasks):
+            raise WrongValue(f"task={self.task}: there are {len(trained.tasks)} tasks, counted from 1")
+        return trained.model(self.task - 1, self.part)

@@ -9,9 +9,9 @@ from typing import Any, Literal
 import torch
 
 from perdure.methods.method import Method
-from perdure.ops.attacks import Ball, Norm, fgsm, fgsm_takes, pgd, pgd_takes
+from perdure.ops.attacks import Ball, Norm, fgsm, pgd, pgd_cost
 from perdure.ops.metrics import average_accuracy, backward_transfer, forgetting, learning_accuracy, wilson
-from perdure.probes.probe import Measured, Probe, Sight, Space, Subject, Work
+from perdure.probes.probe import Cost, Probe, ProbeResult, Space, TaskModel, TrainedMethod, at_most
 from perdure.probes.robustness import both_units, label
 from perdure.schema import Count, Weight
 from perdure.seeding import generator
@@ -30,32 +30,30 @@ class OverTime(Probe):
         steps: Count = 10,  # of pgd
         images: Count | None = None,  # test images of each task; none means all
     ) -> None:
-        self.attack: Literal["fgsm", "pgd"] = attack
+        self.one_step = attack == "fgsm"
         self.ball = Ball(norm, strength)
         self.space: Space = space
-        self.steps = steps
-        self.images = images
+        self.steps, self.images = steps, images
 
-    def work(self, subject: Subject) -> Work:
-        looks, slopes = fgsm_takes() if self.attack == "fgsm" else pgd_takes(self.steps, 1)
-        each = Work(looks + 2, slopes)  # the clean answers, and those under attack
-        cells = [task for stage in subject.history() for task in range(known(stage))]
-        tests = [len(subject.tasks[task].test) for task in cells]
-        return each * sum(size if self.images is None else min(size, self.images) for size in tests)
+    def cost(self, trained: TrainedMethod) -> Cost:
+        attack = Cost(gradients=1) if self.one_step else Cost(*pgd_cost(self.steps, 1))
+        cells = [task for stage in trained.history() for task in range(known(stage))]
+        images = sum(at_most(len(trained.tasks[task].test), self.images) for task in cells)
+        return (attack + Cost(forwards=2)) * images  # the clean answers, and those under attack
 
-    def measure(self, subject: Subject) -> Measured:
+    def measure(self, trained: TrainedMethod) -> ProbeResult:
         clean: list[list[int]] = []
         robust: list[list[int]] = []
-        for stage in subject.history():
-            sights = [subject.sight(task, space=self.space, method=stage) for task in range(known(stage))]
-            pairs = [self._hits(sight) for sight in sights]
-            clean.append([unharmed for unharmed, _ in pairs])
-            robust.append([left for _, left in pairs])
-        sizes = [subject.sight(task).images(self.images) for task in range(len(robust[-1]))]
+        for stage in trained.history():
+            models = [trained.model(task, space=self.space, method=stage) for task in range(known(stage))]
+            hits = [self._hits(model) for model in models]
+            clean.append([one for one, _ in hits])
+            robust.append([other for _, other in hits])
+        sizes = [trained.model(task).images(self.images) for task in range(len(robust[-1]))]
         figures: dict[str, Any] = {
             "attack": self.name(),
-            **both_units([self.ball.radius], self.space, subject.tasks),
-            "tasks": [task.name for task in subject.tasks[: len(sizes)]],
+            **both_units([self.ball.radius], self.space, trained.tasks),
+            "tasks": trained.task_names[: len(sizes)],
             "images": sizes,
             "clean": _scores(clean, sizes),
             "robust": _scores(robust, sizes),
@@ -63,26 +61,25 @@ class OverTime(Probe):
         bwt = figures["robust"]["bwt"]
         figures["kept"] = None if bwt is None else bwt - figures["clean"]["bwt"]
         headline = {"robust ACC": figures["robust"]["acc"]} | ({} if bwt is None else {"robust BWT": bwt})
-        arrays = {kind: _padded(figures[kind]["matrix"]) for kind in ("clean", "robust")}
-        return Measured(figures, headline, arrays)
+        return ProbeResult(figures, headline, {side: _padded(figures[side]["matrix"]) for side in ("clean", "robust")})
 
     def name(self) -> str:
         """Such as PGD-10 2/255."""
-        attack = "FGSM" if self.attack == "fgsm" else f"PGD-{self.steps}"
+        attack = "FGSM" if self.one_step else f"PGD-{self.steps}"
         return f"{attack} {label(self.ball.radius, self.ball.norm, self.space)}"
 
-    def _hits(self, sight: Sight) -> tuple[int, int]:
+    def _hits(self, model: TaskModel) -> tuple[int, int]:
         """Right answers without attack and under it. The same draws for every stage, so that a row differs from the
         one before by what was learned alone."""
-        chance = generator(0, "over-time", sight.task)
+        rng = generator(0, "over-time", model.task)
         clean = robust = 0
-        for x, y in sight.batches(self.images):
-            if self.attack == "fgsm":
-                moved = fgsm(sight, x, y, self.ball)
+        for x, y in model.batches(self.images):
+            if self.one_step:
+                attacked = fgsm(model, x, y, self.ball)
             else:
-                moved = pgd(sight, x, y, self.ball, steps=self.steps, chance=chance)
-            clean += int((sight.logits(x).argmax(1) == y).sum())
-            robust += int((sight.logits(moved).argmax(1) == y).sum())
+                attacked = pgd(model, x, y, self.ball, steps=self.steps, rng=rng)
+            clean += int(model.right(x, y).sum())
+            robust += int(model.right(attacked, y).sum())
         return clean, robust
 
 
@@ -92,10 +89,11 @@ def known(stage: Method) -> int:
 
 
 def _scores(hits: list[list[int]], sizes: list[int]) -> dict[str, Any]:
-    matrix = [[100 * right / n for right, n in zip(row, sizes, strict=False)] for row in hits]
+    pairs = [list(zip(row, sizes, strict=False)) for row in hits]
+    matrix = [[100 * right / n for right, n in row] for row in pairs]
     return {
         "matrix": matrix,
-        "intervals": [[list(wilson(right, n)) for right, n in zip(row, sizes, strict=False)] for row in hits],
+        "intervals": [[list(wilson(right, n)) for right, n in row] for row in pairs],
         "acc": average_accuracy(matrix),
         "bwt": backward_transfer(matrix),
         "learning_accuracy": learning_accuracy(matrix),

@@ -1,4 +1,4 @@
-"""What a probe is: a measurement of a trained method, through `look` and `weights` alone."""
+"""What a probe is: a measurement of a trained method, through `forward` and `weights` alone."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +10,7 @@ from torch import Tensor
 from perdure.errors import WrongValue
 from perdure.methods.method import Method
 from perdure.nets.network import Output
+from perdure.ops.metrics import wilson
 from perdure.types import Split, Task, Weights
 
 BATCH = 64
@@ -22,36 +23,36 @@ PartName = Literal["train", "valid", "test"]
 
 
 @dataclass(frozen=True)
-class Work:
-    """How many images go forward, and how many forward and back."""
+class Cost:
+    """How many images go forward only, and how many forward and backward."""
 
-    looks: int = 0
-    slopes: int = 0
+    forwards: int = 0
+    gradients: int = 0
 
-    def __add__(self, other: "Work") -> "Work":
-        return Work(self.looks + other.looks, self.slopes + other.slopes)
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(self.forwards + other.forwards, self.gradients + other.gradients)
 
-    def __mul__(self, times: int) -> "Work":
-        return Work(self.looks * times, self.slopes * times)
+    def __mul__(self, times: int) -> "Cost":
+        return Cost(self.forwards * times, self.gradients * times)
 
     @property
     def units(self) -> int:
         """As many forward passes: a backward pass takes about two."""
-        return self.looks + 3 * self.slopes
+        return self.forwards + 3 * self.gradients
 
 
-class Meter:
-    """Counts the work that was done. Override `add` to show it."""
+class ProbeProgress:
+    """Counts what was done. Override `add` to show it."""
 
     def __init__(self) -> None:
-        self.done = Work()
+        self.done = Cost()
 
-    def add(self, work: Work) -> None:
-        self.done += work
+    def add(self, cost: Cost) -> None:
+        self.done += cost
 
 
-class Sight:
-    """One task's classifier, as a trained method has it: evaluation mode, weights held fixed, images in and logits out.
+class TaskModel:
+    """One task's classifier of a trained method: evaluation mode, weights held fixed, images in and logits out.
 
     Images are pixels in [0, 1] and are normalized inside, so that perturbations are measured in pixels; in the space
     "normalized" they are what the network is given, and have no bounds.
@@ -61,12 +62,18 @@ class Sight:
     """
 
     def __init__(
-        self, method: Method, task: int, split: Split, *, space: Space = "pixels", meter: Meter | None = None
+        self,
+        method: Method,
+        task: int,
+        split: Split,
+        *,
+        space: Space = "pixels",
+        progress: ProbeProgress | None = None,
     ) -> None:
         method.eval()
         self.method, self.task, self.split, self.space = method, task, split, space
         self.weights: Weights = {name: weight.detach() for name, weight in method.weights(task).items()}
-        self.meter = meter or Meter()
+        self.progress = progress or ProbeProgress()
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -75,18 +82,21 @@ class Sight:
 
     def images(self, limit: int | None = None) -> int:
         """How many images `batches` gives."""
-        return len(self.split) if limit is None else min(limit, len(self.split))
+        return at_most(len(self.split), limit)
 
     def batches(self, limit: int | None = None, size: int = BATCH) -> Iterator[tuple[Tensor, Tensor]]:
         """Images and labels, always in the same batches; of all images, or of so many chosen once for all."""
-        like = next(iter(self.weights.values()))
         for rows in self.split.pieces(size, limit):
-            x = self.split.pixels(rows).to(like.dtype)
+            x = self.pixels(self.split, rows)
             yield x if self.space == "pixels" else self.split.normalize(x), self.split.y[rows]
 
+    def pixels(self, split: Split, rows: Tensor) -> Tensor:
+        """Images of a split as floats of the network's precision."""
+        return split.pixels(rows).to(next(iter(self.weights.values())).dtype)
+
     def forward(self, x: Tensor, weights: Weights | None = None) -> Output:
-        """One forward: logits and unit-length features, by other weights if given; with gradients if torch follows."""
-        self.meter.add(Work(slopes=len(x)) if torch.is_grad_enabled() else Work(looks=len(x)))
+        """Logits and unit-length features, by other weights if given; with gradients if torch follows."""
+        self.progress.add(Cost(gradients=len(x)) if torch.is_grad_enabled() else Cost(forwards=len(x)))
         given = self.split.normalize(x) if self.space == "pixels" else x
         return self.method.forward(given, self.task, self.weights if weights is None else weights)
 
@@ -95,7 +105,11 @@ class Sight:
         with torch.no_grad():
             return self.forward(x).logits
 
-    def slope(self, x: Tensor, loss: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    def right(self, x: Tensor, y: Tensor) -> Tensor:
+        """Whether each image is answered right (n,)."""
+        return self.logits(x).argmax(1) == y
+
+    def input_gradient(self, x: Tensor, loss: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Logits (n, classes), the loss of each image (n,), and the gradient of their sum by the images.
 
         `loss` takes logits to a loss per image.
@@ -104,32 +118,40 @@ class Sight:
         with torch.enable_grad():
             logits = self.forward(start).logits
             each = loss(logits)
-            (slope,) = torch.autograd.grad(each.sum(), start)
-        return logits.detach(), each.detach(), slope
+            (gradient,) = torch.autograd.grad(each.sum(), start)
+        return logits.detach(), each.detach(), gradient
 
 
 @dataclass(frozen=True)
-class Subject:
-    """What a probe may look at."""
+class TrainedMethod:
+    """A method with the tasks it learned: what a probe measures."""
 
     method: Method
     tasks: Sequence[Task]  # those it learned, on its device
     name: str = ""
-    stages: Sequence[Method] = ()  # the method as it was after each lesson, for probes that need them
+    stages: Sequence[Method] = ()  # the method as it was after each task, for probes that need them
     clean: Sequence[Task] = ()  # the tasks as they were before outliers were put among their training images
-    meter: Meter = field(default_factory=Meter)
+    progress: ProbeProgress = field(default_factory=ProbeProgress)
 
-    def sight(
+    @property
+    def task_names(self) -> list[str]:
+        return [task.name for task in self.tasks]
+
+    def model(
         self, task: int, part: PartName = "test", *, space: Space = "pixels", method: Method | None = None
-    ) -> Sight:
-        """A task of it, on test images if not told otherwise; `method` may be one of its stages."""
+    ) -> TaskModel:
+        """Its classifier of a task, with test images if no other part is named; `method` may be one of its stages."""
         split = getattr(self.tasks[task], part)
-        return Sight(method or self.method, task, split, space=space, meter=self.meter)
+        return TaskModel(method or self.method, task, split, space=space, progress=self.progress)
+
+    def models(self, part: PartName = "test", *, space: Space = "pixels") -> list[TaskModel]:
+        """Its classifiers of all tasks."""
+        return [self.model(task, part, space=space) for task in range(len(self.tasks))]
 
     def history(self) -> Sequence[Method]:
-        """The method as it was after each lesson, for probes that cannot do without."""
+        """The method as it was after each task, for probes that cannot do without."""
         if not self.stages:
-            raise WrongValue("this probe needs the method as it was after each lesson: give the subject its stages")
+            raise WrongValue("this probe needs the method as it was after each task: give its stages")
         return self.stages
 
     def having_learned(self, task: int) -> Method:
@@ -138,12 +160,11 @@ class Subject:
 
     def images(self, part: PartName = "test", limit: int | None = None) -> int:
         """How many images all tasks have together, at most so many from each."""
-        sizes = [len(getattr(task, part)) for task in self.tasks]
-        return sum(size if limit is None else min(size, limit) for size in sizes)
+        return sum(at_most(len(getattr(task, part)), limit) for task in self.tasks)
 
 
 @dataclass(frozen=True)
-class Measured:
+class ProbeResult:
     """What a probe found."""
 
     figures: dict[str, Any]  # plain numbers, texts, lists and dictionaries; no NaN, no infinity
@@ -154,12 +175,29 @@ class Measured:
 class Probe:
     """A measurement. Its values are keyword-only arguments of `__init__`, as those of a method are."""
 
-    needs_stages: bool = False  # the method after each lesson, too
-    across: ClassVar[bool] = False  # whether it measures several subjects together, by `measure_across`
+    needs_stages: bool = False  # the method after each task, too
+    across: ClassVar[bool] = False  # whether it measures several methods together, by `measure_across`
 
-    def work(self, subject: Subject) -> Work:
-        """What `measure` will take: exactly what a meter will have counted, for bar and forecast."""
+    def cost(self, trained: TrainedMethod) -> Cost:
+        """What `measure` will take: exactly what its progress will have counted, for bar and forecast."""
         raise NotImplementedError
 
-    def measure(self, subject: Subject) -> Measured:
+    def measure(self, trained: TrainedMethod) -> ProbeResult:
         raise NotImplementedError
+
+
+# --- what many probes need ---
+
+
+def at_most(count: int, limit: int | None) -> int:
+    return count if limit is None else min(count, limit)
+
+
+def accuracy(right: Tensor) -> float:
+    """Percent of right answers (n,)."""
+    return 100 * int(right.sum()) / len(right)
+
+
+def interval(right: Tensor) -> list[float]:
+    """Wilson's interval of that percentage."""
+    return list(wilson(int(right.sum()), len(right)))

@@ -1,30 +1,25 @@
 """How much of a method's accuracy is left under attack."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from perdure.errors import WrongValue
-from perdure.ops.attacks import (
-    AttackLoss,
-    Ball,
-    Norm,
-    apgd,
-    apgd_takes,
-    fgsm,
-    fgsm_takes,
-    noise,
-    pgd,
-    pgd_takes,
-    square,
-    square_takes,
+from perdure.ops.attacks import AttackLoss, Ball, Norm, apgd, fgsm, noise, pgd, pgd_cost, square, square_cost
+from perdure.probes.probe import (
+    Cost,
+    Probe,
+    ProbeResult,
+    Space,
+    TaskModel,
+    TrainedMethod,
+    accuracy,
+    at_most,
+    interval,
 )
-from perdure.ops.metrics import wilson
-from perdure.probes.probe import Measured, Probe, Sight, Space, Subject, Work
 from perdure.schema import Count, Positive
 from perdure.seeding import generator
 from perdure.types import Task
@@ -35,35 +30,25 @@ NORMALIZED_STRENGTHS = (1e-4, 1e-3, 1e-2)  # the μ of the RCL paper
 SPACES: dict[Space, str] = {"pixels": "pixels in [0, 1], clipped", "normalized": "normalized images, not clipped"}
 
 
-@dataclass(frozen=True)
-class Target:
+class AttackBatch(NamedTuple):
     """One batch, and how it is to be attacked."""
 
-    sight: Sight
+    model: TaskModel
     x: Tensor
     y: Tensor
     ball: Ball
     loss: AttackLoss
-    chance: torch.Generator
+    rng: torch.Generator
 
 
-@dataclass(frozen=True)
-class Answers:
+class TaskAnswers(NamedTuple):
     """To the images of one task at one strength."""
 
     right: Tensor  # (n,) bool
     loss: float  # mean cross-entropy
 
-    @property
-    def accuracy(self) -> float:
-        return 100 * int(self.right.sum()) / len(self.right)
 
-    @property
-    def interval(self) -> tuple[float, float]:
-        return wilson(int(self.right.sum()), len(self.right))
-
-
-class Attacked(Probe):
+class AttackProbe(Probe):
     """Accuracy and loss on attacked test images, task by task and strength by strength.
 
     The attacked batches have the composition of the clean ones, since batch norm may couple their images.
@@ -71,7 +56,7 @@ class Attacked(Probe):
 
     name: ClassVar[str]
     title: str  # as it stands in tables
-    takes: Work  # to attack one image once
+    attack_cost: Cost  # to attack one image once
 
     def __init__(self, strengths: Sequence[float] | None, norm: Norm, space: Space, images: int | None) -> None:
         usual = PIXEL_STRENGTHS[norm] if space == "pixels" else NORMALIZED_STRENGTHS
@@ -83,7 +68,7 @@ class Attacked(Probe):
             raise WrongValue(f"{self.name}: give at least one strength, or none for the usual ones")
         self.balls = [Ball(norm, strength) for strength in self.strengths]
 
-    def attack(self, on: Target) -> Tensor:
+    def attack(self, batch: AttackBatch) -> Tensor:
         """Its images, attacked."""
         raise NotImplementedError
 
@@ -95,74 +80,64 @@ class Attacked(Probe):
         """What a reader should know of these figures."""
         return []
 
-    def work(self, subject: Subject) -> Work:
-        total = Work()
-        for task in subject.tasks:
-            ways = len(self.losses(task))
-            once = (self.takes + Work(looks=1)) * ways + Work(looks=int(ways > 1))
-            images = len(task.test) if self.images is None else min(self.images, len(task.test))
-            total += (once * len(self.strengths) + Work(looks=1)) * images
+    def cost(self, trained: TrainedMethod) -> Cost:
+        total = Cost()
+        for task in trained.tasks:
+            losses = len(self.losses(task))
+            once = (self.attack_cost + Cost(forwards=1)) * losses + Cost(forwards=int(losses > 1))
+            total += (once * len(self.strengths) + Cost(forwards=1)) * at_most(len(task.test), self.images)
         return total
 
-    def measure(self, subject: Subject) -> Measured:
-        clean = [self._clean(subject, task) for task in range(len(subject.tasks))]
-        found = [
-            [self._under(subject, task, level) for task in range(len(subject.tasks))]
-            for level in range(len(self.strengths))
+    def measure(self, trained: TrainedMethod) -> ProbeResult:
+        models = trained.models(space=self.space)
+        clean = [_answers([(model.logits(x), y) for x, y in model.batches(self.images)]) for model in models]
+        levels = range(len(self.strengths))
+        attacked = [
+            [self._attacked(model, level, task) for model, task in zip(models, trained.tasks, strict=True)]
+            for level in levels
         ]
         labels = [label(strength, self.norm, self.space) for strength in self.strengths]
+        by_level = [_summary(row) for row in attacked]
         figures: dict[str, Any] = {
             "attack": self.title,
             "space": SPACES[self.space],
             "norm": self.norm,
             "strengths": list(self.strengths),
             "labels": labels,
-            **both_units(self.strengths, self.space, subject.tasks),
-            "tasks": [task.name for task in subject.tasks],
+            **both_units(self.strengths, self.space, trained.tasks),
+            "tasks": trained.task_names,
             "images": [len(answers.right) for answers in clean],
-            "clean": {
-                "acc": _mean([answers.accuracy for answers in clean]),
-                "by_task": [answers.accuracy for answers in clean],
-                "interval": _pooled(clean),
-                "intervals": [list(answers.interval) for answers in clean],
-                "loss": _mean([answers.loss for answers in clean]),
-            },
-            "acc": [_mean([answers.accuracy for answers in row]) for row in found],
-            "by_task": [[answers.accuracy for answers in row] for row in found],
+            "clean": _summary(clean),
+            "acc": [row["acc"] for row in by_level],
+            "by_task": [row["by_task"] for row in by_level],
             "intervals": {
-                "pooled": [_pooled(row) for row in found],
-                "by_task": [[list(answers.interval) for answers in row] for row in found],
+                "pooled": [row["interval"] for row in by_level],
+                "by_task": [row["intervals"] for row in by_level],
             },
-            "loss": [_mean([answers.loss for answers in row]) for row in found],
-            "notes": self.notes(subject.tasks),
+            "loss": [row["loss"] for row in by_level],
+            "notes": self.notes(trained.tasks),
         }
         arrays = {f"clean_{task}": answers.right.to("cpu", torch.uint8) for task, answers in enumerate(clean)}
-        for task in range(len(subject.tasks)):
-            arrays[f"right_{task}"] = torch.stack([row[task].right for row in found]).to("cpu", torch.uint8)
+        for task in range(len(trained.tasks)):
+            arrays[f"right_{task}"] = torch.stack([row[task].right for row in attacked]).to("cpu", torch.uint8)
         headline = {f"{self.title} {name}": acc for name, acc in zip(labels, figures["acc"], strict=True)}
-        return Measured(figures, headline, arrays)
+        return ProbeResult(figures, headline, arrays)
 
-    def _clean(self, subject: Subject, task: int) -> Answers:
-        sight = subject.sight(task, space=self.space)
-        return _answers([(sight.logits(x), y) for x, y in sight.batches(self.images)])
-
-    def _under(self, subject: Subject, task: int, level: int) -> Answers:
-        sight = subject.sight(task, space=self.space)
+    def _attacked(self, model: TaskModel, level: int, task: Task) -> TaskAnswers:
         answered = []
-        for index, (x, y) in enumerate(sight.batches(self.images)):
-            chance = generator(0, "attack", self.name, task, level, index)
-            losses = self.losses(subject.tasks[task])
-            tried = [self.attack(Target(sight, x, y, self.balls[level], loss, chance)) for loss in losses]
-            answered.append((_worst(sight, tried, y), y))
+        for index, (x, y) in enumerate(model.batches(self.images)):
+            rng = generator(0, "attack", self.name, model.task, level, index)
+            batches = [AttackBatch(model, x, y, self.balls[level], loss, rng) for loss in self.losses(task)]
+            answered.append((_worst(model, [self.attack(batch) for batch in batches], y), y))
         return _answers(answered)
 
 
-class FGSM(Attacked):
+class FGSM(AttackProbe):
     """One step of full strength along the gradient."""
 
     name = "fgsm"
     title = "FGSM"
-    takes = Work(*fgsm_takes())
+    attack_cost = Cost(gradients=1)
 
     def __init__(
         self,
@@ -174,11 +149,11 @@ class FGSM(Attacked):
     ) -> None:
         super().__init__(strengths, norm, space, images)
 
-    def attack(self, on: Target) -> Tensor:
-        return fgsm(on.sight, on.x, on.y, on.ball)
+    def attack(self, batch: AttackBatch) -> Tensor:
+        return fgsm(batch.model, batch.x, batch.y, batch.ball)
 
 
-class PGD(Attacked):
+class PGD(AttackProbe):
     """Many small steps along the gradient, from random starts."""
 
     name = "pgd"
@@ -195,18 +170,16 @@ class PGD(Attacked):
         rate: Positive | None = None,  # length of a step; none: 2.5 · strength / steps
     ) -> None:
         super().__init__(strengths, norm, space, images)
-        self.steps = steps
-        self.restarts = restarts
-        self.rate = rate
+        self.steps, self.restarts, self.rate = steps, restarts, rate
         self.title = f"PGD-{steps}"
-        self.takes = Work(*pgd_takes(steps, restarts))
+        self.attack_cost = Cost(*pgd_cost(steps, restarts))
 
-    def attack(self, on: Target) -> Tensor:
-        values = {"steps": self.steps, "restarts": self.restarts}
-        return pgd(on.sight, on.x, on.y, on.ball, **values, rate=self.rate, chance=on.chance)
+    def attack(self, batch: AttackBatch) -> Tensor:
+        model, x, y, ball, _, rng = batch
+        return pgd(model, x, y, ball, steps=self.steps, restarts=self.restarts, rate=self.rate, rng=rng)
 
 
-class APGD(Attacked):
+class APGD(AttackProbe):
     """Auto-PGD, by cross-entropy and by the difference of logits ratio: what AutoAttack is made of, for the most part.
 
     What counts is the batch with the fewest right answers: of the two, and of the one that takes from the second the
@@ -227,13 +200,12 @@ class APGD(Attacked):
         restarts: Count = 1,  # random starts for each of the two losses; the worst counts
     ) -> None:
         super().__init__(strengths, norm, space, images)
-        self.steps = steps
-        self.restarts = restarts
-        self.takes = Work(*apgd_takes(steps, restarts))
+        self.steps, self.restarts = steps, restarts
+        self.attack_cost = Cost(*pgd_cost(steps, restarts))
 
-    def attack(self, on: Target) -> Tensor:
-        values = {"steps": self.steps, "restarts": self.restarts}
-        return apgd(on.sight, on.x, on.y, on.ball, **values, loss=on.loss, chance=on.chance)
+    def attack(self, batch: AttackBatch) -> Tensor:
+        model, x, y, ball, loss, rng = batch
+        return apgd(model, x, y, ball, steps=self.steps, restarts=self.restarts, loss=loss, rng=rng)
 
     def losses(self, task: Task) -> list[AttackLoss]:
         return ["ce", "dlr"] if len(task.classes) > 2 else ["ce"]
@@ -243,7 +215,7 @@ class APGD(Attacked):
         return [f"by cross-entropy alone, since DLR needs three classes: {', '.join(few)}"] if few else []
 
 
-class Square(Attacked):
+class Square(AttackProbe):
     """Random squares, kept if they hurt: needs no gradient, so that hiding it does not help."""
 
     name = "square"
@@ -260,18 +232,18 @@ class Square(Attacked):
     ) -> None:
         super().__init__(strengths, norm, space, images)
         self.queries = queries
-        self.takes = Work(*square_takes(queries))
+        self.attack_cost = Cost(*square_cost(queries))
 
-    def attack(self, on: Target) -> Tensor:
-        return square(on.sight, on.x, on.y, on.ball, queries=self.queries, chance=on.chance)
+    def attack(self, batch: AttackBatch) -> Tensor:
+        return square(batch.model, batch.x, batch.y, batch.ball, queries=self.queries, rng=batch.rng)
 
 
-class Noise(Attacked):
+class Noise(AttackProbe):
     """Chance alone, of the same size: what is lost under it is no attack's merit."""
 
     name = "noise"
     title = "noise"
-    takes = Work()
+    attack_cost = Cost()
 
     def __init__(
         self,
@@ -283,8 +255,8 @@ class Noise(Attacked):
     ) -> None:
         super().__init__(strengths, norm, space, images)
 
-    def attack(self, on: Target) -> Tensor:
-        return noise(on.x, on.ball, on.sight.bounds, on.chance)
+    def attack(self, batch: AttackBatch) -> Tensor:
+        return noise(batch.x, batch.ball, batch.model.bounds, batch.rng)
 
 
 def label(strength: float, norm: Norm, space: Space) -> str:
@@ -301,32 +273,34 @@ def label(strength: float, norm: Norm, space: Space) -> str:
 
 def both_units(strengths: Sequence[float], space: Space, tasks: Sequence[Task]) -> dict[str, list[list[float]]]:
     """The strengths in pixels and in normalized units: [lowest, highest] over channels and tasks."""
-    spread = [std for task in tasks for std in task.test.std]
+    stds = [std for task in tasks for std in task.test.std]
     same = [[strength, strength] for strength in strengths]
     if space == "pixels":
-        there = [[strength / max(spread), strength / min(spread)] for strength in strengths]
-        return {"in_pixels": same, "in_normalized": there}
-    there = [[strength * min(spread), strength * max(spread)] for strength in strengths]
-    return {"in_pixels": there, "in_normalized": same}
+        return {"in_pixels": same, "in_normalized": [[s / max(stds), s / min(stds)] for s in strengths]}
+    return {"in_pixels": [[s * min(stds), s * max(stds)] for s in strengths], "in_normalized": same}
 
 
-def _worst(sight: Sight, tried: Sequence[Tensor], y: Tensor) -> Tensor:
+def _worst(model: TaskModel, attacked: Sequence[Tensor], y: Tensor) -> Tensor:
     """The logits of the batch with the fewest right answers, then the highest loss; of two, also of both together."""
-    seen = [sight.logits(x) for x in tried]
-    if len(tried) == 2:
+    seen = [model.logits(x) for x in attacked]
+    if len(attacked) == 2:
         right = (seen[0].argmax(1) == y).view(-1, 1, 1, 1)
-        seen.append(sight.logits(torch.where(right, tried[1], tried[0])))
+        seen.append(model.logits(torch.where(right, attacked[1], attacked[0])))
     return min(seen, key=lambda logits: (int((logits.argmax(1) == y).sum()), -float(F.cross_entropy(logits, y))))
 
 
-def _answers(batches: Sequence[tuple[Tensor, Tensor]]) -> Answers:
-    logits, y = torch.cat([logits for logits, _ in batches]), torch.cat([y for _, y in batches])
-    return Answers(logits.argmax(1) == y, float(F.cross_entropy(logits.double(), y)))
+def _answers(batches: Sequence[tuple[Tensor, Tensor]]) -> TaskAnswers:
+    logits, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
+    return TaskAnswers(logits.argmax(1) == y, float(F.cross_entropy(logits.double(), y)))
 
 
-def _pooled(row: Sequence[Answers]) -> list[float]:
-    return list(wilson(sum(int(answers.right.sum()) for answers in row), sum(len(answers.right) for answers in row)))
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+def _summary(row: Sequence[TaskAnswers]) -> dict[str, Any]:
+    """Of all tasks at one strength."""
+    by_task = [accuracy(answers.right) for answers in row]
+    return {
+        "acc": sum(by_task) / len(row),
+        "by_task": by_task,
+        "interval": interval(torch.cat([answers.right for answers in row])),
+        "intervals": [interval(answers.right) for answers in row],
+        "loss": sum(answers.loss for answers in row) / len(row),
+    }

@@ -5,17 +5,26 @@ method's own gradients, these gradients mislead: its robustness is masked in par
 """
 
 from collections.abc import Sequence
+from itertools import permutations
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from perdure.errors import WrongValue
-from perdure.ops.attacks import Ball, Norm, pgd, pgd_takes
-from perdure.ops.metrics import wilson
-from perdure.probes.probe import Measured, Probe, Sight, Subject, Work
+from perdure.ops.attacks import Ball, Norm, pgd, pgd_cost
+from perdure.probes.probe import (
+    Cost,
+    Probe,
+    ProbeResult,
+    TaskModel,
+    TrainedMethod,
+    accuracy,
+    at_most,
+    interval,
+)
 from perdure.probes.robustness import both_units, label
-from perdure.probes.verdicts import edge, verdict_of
+from perdure.probes.verdicts import sign_test
 from perdure.schema import Count, Weight
 from perdure.seeding import generator
 from perdure.types import Task
@@ -36,88 +45,72 @@ class Transfer(Probe):
         images: Count | None = 256,  # test images of each task; none means all
     ) -> None:
         self.ball = Ball(norm, strength)
-        self.steps = steps
-        self.images = images
+        self.steps, self.images = steps, images
 
-    def work_across(self, subjects: Sequence[Subject]) -> Work:
-        """Of all subjects together; each one's meter counts its own part, the same for all."""
-        tasks = _shared(subjects)
-        count = sum(len(task.test) if self.images is None else min(self.images, len(task.test)) for task in tasks)
-        tried = Work(looks=len(subjects) + 1)
-        return (Work(*pgd_takes(self.steps, 1)) + tried) * count * len(subjects)
+    def cost_across(self, several: Sequence[TrainedMethod]) -> Cost:
+        """Of all methods together; each one's progress counts its own part, the same for all."""
+        images = sum(at_most(len(task.test), self.images) for task in _shared(several))
+        return (Cost(*pgd_cost(self.steps, 1)) + Cost(forwards=len(several) + 1)) * images * len(several)
 
-    def measure_across(self, subjects: Sequence[Subject]) -> Measured:
-        tasks = _shared(subjects)
-        parts = [self._right([subject.sight(task) for subject in subjects]) for task in range(len(tasks))]
+    def measure_across(self, several: Sequence[TrainedMethod]) -> ProbeResult:
+        tasks = _shared(several)
+        parts = [self._right([trained.model(task) for trained in several]) for task in range(len(tasks))]
         right = torch.cat(parts, dim=2)
         clean, matrix = right[0], right[1:]
-        names = [subject.name for subject in subjects]
-        others = [(a, b) for a in range(len(names)) for b in range(len(names)) if a != b]
+        names = [trained.name for trained in several]
+        pairs = list(permutations(range(len(names)), 2))
         figures: dict[str, Any] = {
             "names": names,
             "tasks": [task.name for task in tasks],
             "images": right.shape[2],
-            "attack": self.name(),
+            "attack": f"PGD-{self.steps} {label(self.ball.radius, self.ball.norm, 'pixels')}",
             **both_units([self.ball.radius], "pixels", tasks),
-            "clean": [_accuracy(row) for row in clean],
-            "clean_intervals": [_interval(row) for row in clean],
-            "matrix": [[_accuracy(cell) for cell in row] for row in matrix],
-            "intervals": [[_interval(cell) for cell in row] for row in matrix],
-            "by_task": [[[_accuracy(cell) for cell in row] for row in part[1:]] for part in parts],
-            "flags": _flags(matrix, others, names),
+            "clean": [accuracy(row) for row in clean],
+            "clean_intervals": [interval(row) for row in clean],
+            "matrix": [[accuracy(cell) for cell in row] for row in matrix],
+            "intervals": [[interval(cell) for cell in row] for row in matrix],
+            "by_task": [[[accuracy(cell) for cell in row] for row in part[1:]] for part in parts],
+            "flags": _flags(matrix, pairs, names),
         }
-        white = [figures["matrix"][b][b] for b in range(len(names))]
-        transferred = [figures["matrix"][a][b] for a, b in others]
         headline = {
-            "white box": sum(white) / len(white),
-            "transferred": sum(transferred) / len(transferred),
+            "white box": sum(figures["matrix"][b][b] for b in range(len(names))) / len(names),
+            "transferred": sum(figures["matrix"][a][b] for a, b in pairs) / len(pairs),
             "masked": float(len({flag["on"] for flag in figures["flags"]})),
         }
-        return Measured(figures, headline, {"right": right.to(torch.uint8).contiguous()})
+        return ProbeResult(figures, headline, {"right": right.to(torch.uint8).contiguous()})
 
-    def name(self) -> str:
-        """Such as PGD-20 4/255."""
-        return f"PGD-{self.steps} {label(self.ball.radius, self.ball.norm, 'pixels')}"
-
-    def _right(self, sights: Sequence[Sight]) -> Tensor:
-        """Whether each image of a task is answered right (crafts, sights, n): first clean, then as crafted on each
-        sight. All have the same batches and, to craft, the same draws."""
-        chances = [generator(0, "transfer", sights[0].task) for _ in sights]
+    def _right(self, models: Sequence[TaskModel]) -> Tensor:
+        """Whether each image of a task is answered right (crafted, models, n): first clean, then as crafted on each
+        model. All have the same batches and, to craft, the same draws."""
+        rngs = [generator(0, "transfer", models[0].task) for _ in models]
         found = []
-        for batches in zip(*(sight.batches(self.images) for sight in sights), strict=True):
+        for batches in zip(*(model.batches(self.images) for model in models), strict=True):
             crafted = [
-                pgd(sight, x, y, self.ball, steps=self.steps, chance=chance)
-                for sight, (x, y), chance in zip(sights, batches, chances, strict=True)
+                pgd(model, x, y, self.ball, steps=self.steps, rng=rng)
+                for model, (x, y), rng in zip(models, batches, rngs, strict=True)
             ]
-            rows = [_tried(sights, batches, moved) for moved in (batches[0][0], *crafted)]
+            tried_on = list(zip(models, batches, strict=True))
+            rows = [
+                torch.stack([model.right(images.to(x), y).cpu() for model, (x, y) in tried_on])
+                for images in (batches[0][0], *crafted)
+            ]
             found.append(torch.stack(rows))
         return torch.cat(found, dim=2)
 
 
-def _tried(sights: Sequence[Sight], batches: Sequence[tuple[Tensor, Tensor]], moved: Tensor) -> Tensor:
-    """Whether each sight answers each of these images right (sights, n)."""
-    pairs = zip(sights, batches, strict=True)
-    return torch.stack([(sight.logits(moved.to(x)).argmax(1) == y).cpu() for sight, (x, y) in pairs])
-
-
-def _shared(subjects: Sequence[Subject]) -> Sequence[Task]:
+def _shared(several: Sequence[TrainedMethod]) -> Sequence[Task]:
     """The tasks that all have learned, which must be of the same images."""
-    if len(subjects) < 2:
+    if len(several) < 2:
         raise WrongValue("transfer goes from one method to another: give it two runs or more")
-    tasks = subjects[0].tasks[: min(len(subject.tasks) for subject in subjects)]
-    for subject in subjects[1:]:
-        for own, other in zip(tasks, subject.tasks, strict=False):
-            if not _same(own, other):
+    tasks = several[0].tasks[: min(len(trained.tasks) for trained in several)]
+    for trained in several[1:]:
+        for own, other in zip(tasks, trained.tasks, strict=False):
+            if _about(own) != _about(other) or not torch.equal(own.test.y.cpu(), other.test.y.cpu()):
                 raise WrongValue(
-                    f"{subjects[0].name} and {subject.name} did not learn the same: {_about(own)} here, "
+                    f"{several[0].name} and {trained.name} did not learn the same: {_about(own)} here, "
                     f"{_about(other)} there; give runs of one benchmark, with the same data settings"
                 )
     return tasks
-
-
-def _same(one: Task, other: Task) -> bool:
-    """By names, sizes and labels."""
-    return _about(one) == _about(other) and torch.equal(one.test.y.cpu(), other.test.y.cpu())
 
 
 def _about(task: Task) -> str:
@@ -125,20 +118,11 @@ def _about(task: Task) -> str:
     return f"task {task.name!r} with {len(task.classes)} classes and test images {shape}"
 
 
-def _flags(matrix: Tensor, others: Sequence[tuple[int, int]], names: Sequence[str]) -> list[dict[str, Any]]:
+def _flags(matrix: Tensor, pairs: Sequence[tuple[int, int]], names: Sequence[str]) -> list[dict[str, Any]]:
     """Where what was crafted elsewhere is stronger than a method's own attack, beyond noise."""
-    found = []
-    for a, b in others:
-        here = edge(matrix[b][b], matrix[a][b])
-        verdict = verdict_of(here, len(others))
-        if verdict != "pass":
-            found.append({"from": names[a], "on": names[b], "verdict": verdict, "points": here.points, "p": here.p})
-    return found
-
-
-def _accuracy(right: Tensor) -> float:
-    return 100 * int(right.sum()) / len(right)
-
-
-def _interval(right: Tensor) -> list[float]:
-    return list(wilson(int(right.sum()), len(right)))
+    tests = [(a, b, sign_test(matrix[b][b], matrix[a][b])) for a, b in pairs]
+    return [
+        {"from": names[a], "on": names[b], "verdict": verdict, "points": test.points, "p": test.p}
+        for a, b, test in tests
+        if (verdict := test.verdict(len(pairs))) != "pass"
+    ]

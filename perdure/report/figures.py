@@ -2,13 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from perdure.errors import PerdureError
-from perdure.report.probes.parts import scores, shades, slant
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from perdure.report.render import Figure, heat_map, scores, slanted_ticks
 
 STYLE: dict[Any, Any] = {  # of all pictures
     "font.size": 8,
@@ -28,31 +25,31 @@ STYLE: dict[Any, Any] = {  # of all pictures
 }
 
 
-def png(draw: "Callable[[Figure], None]") -> bytes:
+def png(draw: Callable[[Figure], None]) -> bytes:
     """What is drawn on an empty figure, as a PNG."""
     try:
+        from matplotlib import figure as pictures
         from matplotlib import rc_context
-        from matplotlib.figure import Figure
     except ImportError:
         raise PerdureError("pictures need matplotlib: pip install 'perdure[report]'") from None
     buffer = BytesIO()
     with rc_context(STYLE):
-        figure = Figure(layout="constrained")
+        figure = pictures.Figure(layout="constrained")
         draw(figure)
         figure.savefig(buffer, format="png", dpi=150)
     return buffer.getvalue()
 
 
 def accuracy_matrix(record: Mapping[str, Any]) -> bytes:
-    """The accuracy matrix: row after lesson t, column task i, each cell with its figure."""
+    """The accuracy matrix: row after task t, column task i, each cell with its figure."""
     return png(lambda figure: _draw_matrix(figure, record))
 
 
-def _draw_matrix(figure: "Figure", record: Mapping[str, Any]) -> None:
+def _draw_matrix(figure: Figure, record: Mapping[str, Any]) -> None:
     rows, names = record["accuracy_matrix"], record["task_names"]
     figure.set_size_inches(1.5 + 0.75 * len(names), 1.4 + 0.55 * len(rows))
     axes = figure.subplots()
-    shades(axes, rows)
-    slant(axes, names)
+    heat_map(axes, rows)
+    slanted_ticks(axes, names)
     axes.set_yticks(range(len(rows)), [f"after {t + 1}" for t in range(len(rows))])
     figure.suptitle(f"{record['method']} on {record['benchmark']}, seed {record['seed']}: {scores(record)}")

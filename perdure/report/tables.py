@@ -15,24 +15,20 @@ def comparison(records: Sequence[Record]) -> Table:
     """One row per run: what it knows, what it forgot, what it could learn, what is left under attack, what it took."""
     strengths = _attacks(records[0]).get("strengths", [])
     scale = "; FGSM strengths in pixels of 0…255" if strengths else ""
-    table = Table(title=f"percent, mean over tasks{scale}", title_justify="left")
-    for name in ("method", "ACC", "BWT", "new task", *(f"FGSM {255 * s:g}" for s in strengths), "seconds"):
-        table.add_column(name, justify="left" if name == "method" else "right")
+    attacks = [f"FGSM {255 * strength:g}" for strength in strengths]
+    table = _table(f"percent, mean over tasks{scale}", "method", "ACC", "BWT", "new task", *attacks, "seconds")
     for record in records:
+        scores = [f"{record['acc']:.1f}", _number(record["bwt"], "+"), _number(record["learning_accuracy"])]
         attacked = [f"{value:.1f}" for value in _attacks(record).get("acc", [])]
-        scores = [f"{record['acc']:.1f}", _signed(record["bwt"]), _plain(record["learning_accuracy"])]
         table.add_row(record["method"], *scores, *attacked, f"{record['seconds']:.0f}")
     return table
 
 
-def _attacks(record: Record) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = record.get("probes", {}).get("fgsm", {})
-    return found
-
-
 def matrix(record: Record) -> Table:
     """The accuracy matrix; the darker a cell's ground, the less is left."""
-    table = Table(title=f"{record['method']}: accuracy on each task after each lesson", title_justify="left", box=None)
+    table = Table(
+        title=f"{record['method']}: accuracy on each task after each was learned", title_justify="left", box=None
+    )
     table.add_column("after")
     for name in record["task_names"]:
         table.add_column(name, justify="right")
@@ -44,22 +40,18 @@ def matrix(record: Record) -> Table:
 def summary(found: Sequence[Group], note: str = "") -> Table:
     """One row per group: its mean and deviation over seeds; the note goes into the title."""
     title = f"percent, mean ± standard deviation over n seeds (ddof {DDOF}){note}"
-    table = Table(title=title, title_justify="left")
-    for name in ("benchmark", "method", "n", "ACC", "BWT"):
-        table.add_column(name, justify="left" if name in ("benchmark", "method") else "right")
+    table = _table(title, "benchmark", "method", "n", "ACC", "BWT")
     for group in found:
         have, of = len(group.figures("acc")), len(group.runs)
         count = str(have) if have == of else f"{have} of {of}"
-        table.add_row(
-            group.benchmark, group.name, count, _spread(group.spread("acc")), _spread(group.spread("bwt"), "+")
-        )
+        scores = _spread(group.spread("acc")), _spread(group.spread("bwt"), "+")
+        table.add_row(group.benchmark, group.name, count, *scores)
     return table
 
 
 def measured(found: Sequence[Group], names: Sequence[str]) -> Table:
     """What probes found: a row for each figure and a column for each group, or the other way round, whichever is
     narrower."""
-    title = f"measured, mean ± standard deviation over n seeds (ddof {DDOF})"
     cells: dict[tuple[str, str], str] = {}
     for name in names:
         spreads = {group.name: group.spread(name) for group in found}
@@ -69,9 +61,8 @@ def measured(found: Sequence[Group], names: Sequence[str]) -> Table:
     groups = [group.name for group in found]
     upright = len(names) > len(groups)
     rows, columns = (list(names), groups) if upright else (groups, list(names))
-    table = Table("figure" if upright else "method", title=title, title_justify="left")
-    for column in columns:
-        table.add_column(column, justify="right")
+    title = f"measured, mean ± standard deviation over n seeds (ddof {DDOF})"
+    table = _table(title, "figure" if upright else "method", *columns)
     for row in rows:
         table.add_row(row, *(cells[(column, row) if upright else (row, column)] for column in columns))
     return table
@@ -81,11 +72,7 @@ def differences(compared: Sequence[Difference]) -> Table:
     """One row per pair of groups: what the first has over the second."""
     level = f"{100 * CONFIDENCE:g} %"
     title = f"paired differences over n seeds, percent points, with {level} confidence intervals (Student's t)"
-    table = Table(title=title, title_justify="left")
-    for name in ("benchmark", "method", "n", "ACC", "BWT"):
-        table.add_column(
-            name, justify="left" if name in ("benchmark", "method") else "right", no_wrap=name in ("ACC", "BWT")
-        )
+    table = _table(title, "benchmark", "method", "n", "ACC", "BWT", whole=("ACC", "BWT"))
     for group, other, figures in compared:
         pairs = max(value.n for value in figures.values() if value is not None)
         cells = [_interval(figures[name]) for name in ("acc", "bwt")]
@@ -107,17 +94,27 @@ def duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h" if seconds < 72 * 3600 else f"{seconds / 86400:.1f} days"
 
 
+def _table(title: str, *columns: str, whole: Sequence[str] = ()) -> Table:
+    """Names to the left, figures to the right; cells of whole columns are not wrapped."""
+    table = Table(title=title, title_justify="left")
+    for name in columns:
+        left = name in ("benchmark", "method", "figure")
+        table.add_column(name, justify="left" if left else "right", no_wrap=name in whole)
+    return table
+
+
+def _attacks(record: Record) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = record.get("probes", {}).get("fgsm", {})
+    return found
+
+
 def _shade(accuracy: float) -> str:
     level = int(90 + 1.3 * max(0.0, min(accuracy, 100.0)))
     return f"black on rgb({level},{level},{level})"
 
 
-def _plain(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1f}"
-
-
-def _signed(value: float | None) -> str:
-    return "–" if value is None else f"{value:+.1f}"
+def _number(value: float | None, sign: str = "") -> str:
+    return "–" if value is None else f"{value:{sign}.1f}"
 
 
 def _spread(value: Spread | None, sign: str = "", digits: int = 2) -> str:

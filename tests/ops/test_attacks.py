@@ -17,21 +17,21 @@ NORMS: tuple[Norm, ...] = ("linf", "l2")
 Attack = Callable[..., Tensor]
 
 
-class Victim:
+class CountingModel:
     """Any function of images; counts what is asked of it and keeps every batch it was shown."""
 
     def __init__(self, classify: Callable[[Tensor], Tensor], bounds: tuple[float, float] = FREE) -> None:
         self.classify, self.bounds = classify, bounds
-        self.looks, self.slopes = 0, 0
+        self.forwards, self.gradients = 0, 0
         self.shown: list[Tensor] = []
 
     def logits(self, x: Tensor) -> Tensor:
-        self.looks += len(x)
+        self.forwards += len(x)
         self.shown.append(x)
         return self.classify(x)
 
-    def slope(self, x: Tensor, loss: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        self.slopes += len(x)
+    def input_gradient(self, x: Tensor, loss: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        self.gradients += len(x)
         self.shown.append(x)
         start = x.clone().requires_grad_()
         logits = self.classify(start)
@@ -50,8 +50,8 @@ def some(n: int = 40, classes: int = 5) -> tuple[Tensor, Tensor, Tensor]:
     return x, y, weights
 
 
-def linear(weights: Tensor, bounds: tuple[float, float] = FREE) -> Victim:
-    return Victim(lambda x: x.flatten(1) @ weights.T, bounds)
+def linear(weights: Tensor, bounds: tuple[float, float] = FREE) -> CountingModel:
+    return CountingModel(lambda x: x.flatten(1) @ weights.T, bounds)
 
 
 def leads(weights: Tensor, y: Tensor) -> Tensor:
@@ -79,11 +79,11 @@ def size(way: Tensor, norm: Norm) -> Tensor:
 
 ALL: dict[str, Attack] = {
     "fgsm": attacks.fgsm,
-    "pgd": lambda *on: attacks.pgd(*on, steps=5, restarts=2, chance=chance()),
-    "apgd ce": lambda *on: attacks.apgd(*on, steps=10, chance=chance()),
-    "apgd dlr": lambda *on: attacks.apgd(*on, loss="dlr", steps=10, chance=chance()),
-    "square": lambda *on: attacks.square(*on, queries=30, chance=chance()),
-    "noise": lambda victim, x, y, ball: attacks.noise(x, ball, victim.bounds, chance()),  # noqa: ARG005
+    "pgd": lambda *on: attacks.pgd(*on, steps=5, restarts=2, rng=chance()),
+    "apgd ce": lambda *on: attacks.apgd(*on, steps=10, rng=chance()),
+    "apgd dlr": lambda *on: attacks.apgd(*on, loss="dlr", steps=10, rng=chance()),
+    "square": lambda *on: attacks.square(*on, queries=30, rng=chance()),
+    "noise": lambda model, x, y, ball: attacks.noise(x, ball, model.bounds, chance()),  # noqa: ARG005
 }
 
 
@@ -95,9 +95,9 @@ def test_two_linear_classes_lose_exactly_the_radius_times_the_dual_length(norm: 
     least = margins(x, y, weights)[rows, other] - 0.05 * dual(weights[0] - weights[1], norm)
     for name, attack in {
         "fgsm": attacks.fgsm,
-        "pgd": lambda *on: attacks.pgd(*on, chance=None),
-        "random pgd": lambda *on: attacks.pgd(*on, steps=100, rate=0.05, chance=chance()),
-        "apgd": lambda *on: attacks.apgd(*on, steps=100, chance=chance()),
+        "pgd": lambda *on: attacks.pgd(*on, rng=None),
+        "random pgd": lambda *on: attacks.pgd(*on, steps=100, rate=0.05, rng=chance()),
+        "apgd": lambda *on: attacks.apgd(*on, steps=100, rng=chance()),
     }.items():
         found = margins(attack(linear(weights), x, y, ball), y, weights)[rows, other]
         torch.testing.assert_close(found, least, rtol=0, atol=1e-9 if norm == "linf" else 1e-6, msg=name)
@@ -108,7 +108,7 @@ def test_within_bounds_two_linear_classes_reach_the_worst_corner() -> None:
     uphill = (weights[1 - y] - weights[y]).view_as(x).sign()
     corner = (x + 0.3 * uphill).clamp(0, 1)
     torch.testing.assert_close(attacks.fgsm(linear(weights, (0, 1)), x, y, Ball("linf", 0.3)), corner)
-    torch.testing.assert_close(attacks.pgd(linear(weights, (0, 1)), x, y, Ball("linf", 0.3), chance=chance()), corner)
+    torch.testing.assert_close(attacks.pgd(linear(weights, (0, 1)), x, y, Ball("linf", 0.3), rng=chance()), corner)
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -122,9 +122,9 @@ def test_many_linear_classes_no_attack_beats_the_worst_case_and_the_strong_ones_
         found = margins(attack(linear(weights), x, y, ball), y, weights).amin(1)
         assert bool((found >= least - 1e-9).all()), name
     for attack in (
-        lambda *on: attacks.pgd(*on, steps=50, restarts=5, chance=chance()),
-        lambda *on: attacks.apgd(*on, steps=50, restarts=2, chance=chance()),
-        lambda *on: attacks.apgd(*on, loss="dlr", steps=50, restarts=2, chance=chance()),
+        lambda *on: attacks.pgd(*on, steps=50, restarts=5, rng=chance()),
+        lambda *on: attacks.apgd(*on, steps=50, restarts=2, rng=chance()),
+        lambda *on: attacks.apgd(*on, loss="dlr", steps=50, restarts=2, rng=chance()),
     ):
         found = margins(attack(linear(weights), x, y, ball), y, weights).amin(1)
         clear = least.abs() > 0.05  # the highest loss is not quite the least margin
@@ -135,10 +135,10 @@ def test_many_linear_classes_no_attack_beats_the_worst_case_and_the_strong_ones_
 def test_apgd_finds_at_least_the_loss_that_pgd_finds(norm: Norm) -> None:
     x, y, weights = some()
     bends = torch.randn(48, 30, generator=chance(), dtype=torch.float64)
-    curved = Victim(lambda x: 3 * torch.tanh((x.flatten(1) - 0.5) @ bends) @ weights[:, :30].T, (0, 1))
+    curved = CountingModel(lambda x: 3 * torch.tanh((x.flatten(1) - 0.5) @ bends) @ weights[:, :30].T, (0, 1))
     ball = Ball(norm, 0.03 if norm == "linf" else 0.2)
-    by_pgd = attacks.pgd(curved, x, y, ball, steps=50, chance=chance())
-    by_apgd = attacks.apgd(curved, x, y, ball, steps=50, chance=chance())
+    by_pgd = attacks.pgd(curved, x, y, ball, steps=50, rng=chance())
+    by_apgd = attacks.apgd(curved, x, y, ball, steps=50, rng=chance())
     loss = [float(F.cross_entropy(curved.logits(moved), y)) for moved in (x, by_pgd, by_apgd)]
     assert loss[0] < loss[1] < loss[2]
 
@@ -147,8 +147,8 @@ def test_apgd_finds_at_least_the_loss_that_pgd_finds(norm: Norm) -> None:
 def test_apgd_halves_its_stride_until_it_stands_on_the_top(norm: Norm) -> None:
     x, y, _ = some(8)
     top = Ball(norm, 0.05).uniform(x, FREE, chance())
-    hill = Victim(lambda x: torch.stack([-(x - top).square().flatten(1).sum(1), torch.zeros(len(x))], 1))
-    moved = attacks.apgd(hill, x, torch.ones_like(y), Ball(norm, 0.1), steps=100, chance=chance())
+    hill = CountingModel(lambda x: torch.stack([-(x - top).square().flatten(1).sum(1), torch.zeros(len(x))], 1))
+    moved = attacks.apgd(hill, x, torch.ones_like(y), Ball(norm, 0.1), steps=100, rng=chance())
     assert float(size(moved - top, norm).max()) < 0.01
 
 
@@ -156,8 +156,8 @@ def test_apgd_takes_a_quarter_of_each_step_from_the_step_before() -> None:
     x, y, _ = some(8)
     ball = Ball("linf", 0.1)
     top = ball.uniform(x, FREE, generator(0, "top"))
-    hill = Victim(lambda x: torch.stack([-(x - top).square().flatten(1).sum(1), torch.zeros(len(x))], 1))
-    attacks.apgd(hill, x, torch.ones_like(y), ball, steps=100, chance=chance())
+    hill = CountingModel(lambda x: torch.stack([-(x - top).square().flatten(1).sum(1), torch.zeros(len(x))], 1))
+    attacks.apgd(hill, x, torch.ones_like(y), ball, steps=100, rng=chance())
     _, start, one, two, *_ = hill.shown
     torch.testing.assert_close(one, x + (start - x + 0.2 * (top - start).sign()).clamp(-0.1, 0.1))
     ahead = x + (one - x + 0.2 * (top - one).sign()).clamp(-0.1, 0.1)
@@ -167,13 +167,13 @@ def test_apgd_takes_a_quarter_of_each_step_from_the_step_before() -> None:
 def test_the_square_attack_comes_near_the_worst_case_without_a_gradient() -> None:
     x, y, weights = some(classes=2)
     least = 0.05 * dual(weights[0] - weights[1], "linf")
-    victim = linear(weights)
-    moved = attacks.square(victim, x, y, Ball("linf", 0.05), queries=400, chance=chance())
+    model = linear(weights)
+    moved = attacks.square(model, x, y, Ball("linf", 0.05), queries=400, rng=chance())
     rows, other = torch.arange(len(y)), 1 - y
     lost = (margins(x, y, weights) - margins(moved, y, weights))[rows, other]
-    assert victim.slopes == 0
+    assert model.gradients == 0
     assert float(lost.mean()) > 0.8 * float(least)
-    moved = attacks.square(victim, x, y, Ball("l2", 0.2), queries=400, chance=chance())
+    moved = attacks.square(model, x, y, Ball("l2", 0.2), queries=400, rng=chance())
     lost = (margins(x, y, weights) - margins(moved, y, weights))[rows, other]
     assert float(lost.mean()) > 0.5 * 0.2 * float(dual(weights[0] - weights[1], "l2"))
 
@@ -182,10 +182,10 @@ def test_the_square_attack_comes_near_the_worst_case_without_a_gradient() -> Non
 @pytest.mark.parametrize("name", ALL)
 def test_images_stay_in_the_ball_and_in_the_bounds(name: str, norm: Norm) -> None:
     x, y, weights = some()
-    victim = linear(weights, (0, 1))
-    moved = ALL[name](victim, x, y, Ball(norm, 0.3))
+    model = linear(weights, (0, 1))
+    moved = ALL[name](model, x, y, Ball(norm, 0.3))
     assert moved.shape == x.shape
-    for shown in (moved, *victim.shown):
+    for shown in (moved, *model.shown):
         assert float(size(shown - x, norm).max()) <= 0.3 + 1e-12
         torch.testing.assert_close(shown, shown.clamp(0, 1), rtol=0, atol=0)
     assert float(size(moved - x, norm).max()) > 0.1
@@ -236,10 +236,10 @@ def test_of_a_coupled_batch_the_worst_that_was_looked_at_is_returned(name: str, 
         each = x.flatten(1)
         return F.batch_norm(each @ weights.T, None, None, training=True) * (1 + each.mean())
 
-    victim = Victim(coupled, (0, 1))
-    moved = ALL[name](victim, x, y, Ball(norm, 0.02 if norm == "linf" else 0.15))
-    hits = [int((coupled(shown).argmax(1) == y).sum()) for shown in victim.shown]
-    own = [shown for shown in victim.shown if torch.equal(shown, moved)]
+    model = CountingModel(coupled, (0, 1))
+    moved = ALL[name](model, x, y, Ball(norm, 0.02 if norm == "linf" else 0.15))
+    hits = [int((coupled(shown).argmax(1) == y).sum()) for shown in model.shown]
+    own = [shown for shown in model.shown if torch.equal(shown, moved)]
     assert own, "never looked at as a whole"
     counted = hits if name != "pgd" else [int((coupled(x).argmax(1) == y).sum()), hits[-1]]  # not its steps
     assert int((coupled(moved).argmax(1) == y).sum()) == min(counted) < hits[0]
@@ -250,32 +250,32 @@ def test_the_worst_of_each_image_may_be_harmless_together(name: str) -> None:
     """All answers are 1 once the mean of the whole batch is high enough: only if all images move up."""
     x = torch.full((40, 3, 4, 4), 0.5, dtype=torch.float64)
     y = torch.cat([torch.zeros(30, dtype=torch.int64), torch.ones(10, dtype=torch.int64)])
-    victim = Victim(lambda x: torch.stack([torch.zeros(len(x)), (x.mean() - 0.58).expand(len(x))], 1).double())
-    moved = ALL[name](victim, x, y, Ball("linf", 0.1))
-    assert int((victim.classify(moved).argmax(1) == y).sum()) == 10
+    model = CountingModel(lambda x: torch.stack([torch.zeros(len(x)), (x.mean() - 0.58).expand(len(x))], 1).double())
+    moved = ALL[name](model, x, y, Ball("linf", 0.1))
+    assert int((model.classify(moved).argmax(1) == y).sum()) == 10
 
 
 @pytest.mark.parametrize(
-    ("attack", "takes"),
+    ("attack", "cost"),
     [
-        (attacks.fgsm, attacks.fgsm_takes()),
-        (lambda *on: attacks.pgd(*on, steps=3, restarts=2, chance=chance()), attacks.pgd_takes(3, 2)),
-        (lambda *on: attacks.apgd(*on, steps=7, restarts=2, chance=chance()), attacks.apgd_takes(7, 2)),
-        (lambda *on: attacks.square(*on, queries=9, chance=chance()), attacks.square_takes(9)),
+        (attacks.fgsm, (0, 1)),
+        (lambda *on: attacks.pgd(*on, steps=3, restarts=2, rng=chance()), attacks.pgd_cost(3, 2)),
+        (lambda *on: attacks.apgd(*on, steps=7, restarts=2, rng=chance()), attacks.pgd_cost(7, 2)),
+        (lambda *on: attacks.square(*on, queries=9, rng=chance()), attacks.square_cost(9)),
     ],
 )
 @pytest.mark.parametrize("norm", NORMS)
-def test_attacks_take_what_they_say(attack: Attack, takes: tuple[int, int], norm: Norm) -> None:
+def test_attacks_take_what_they_say(attack: Attack, cost: tuple[int, int], norm: Norm) -> None:
     x, y, weights = some()
-    victim = linear(weights)
-    attack(victim, x, y, Ball(norm, 0.1))
-    assert (victim.looks, victim.slopes) == (40 * takes[0], 40 * takes[1])
+    model = linear(weights)
+    attack(model, x, y, Ball(norm, 0.1))
+    assert (model.forwards, model.gradients) == (40 * cost[0], 40 * cost[1])
 
 
 def test_dlr_needs_three_classes_and_does_not_mind_the_scale() -> None:
     x, y, weights = some(classes=2)
     with pytest.raises(WrongValue, match="use ce"):
-        attacks.apgd(linear(weights), x, y, Ball("linf", 0.1), loss="dlr", chance=chance())
+        attacks.apgd(linear(weights), x, y, Ball("linf", 0.1), loss="dlr", rng=chance())
     logits = torch.tensor([[4.0, 1.0, 2.0, 0.0]], dtype=torch.float64)
     for scale in (1, 1e4):
         assert float(attacks.logits_ratio(scale * logits, torch.tensor([0]))) == pytest.approx(-(4 - 2) / (4 - 1))

@@ -1,42 +1,43 @@
-"""Forecasts of how full a layer will be: sequences made by a model are forecast exactly, and recognized."""
+"""Forecasts of how full a layer will be: sequences made by a trend are forecast exactly, and recognized."""
 
 import pytest
 
 from perdure.errors import WrongValue
-from perdure.ops.capacity import FAR, MODELS, Model, checks, error, forecast, rate, taken_after, tasks_left
+from perdure.ops.capacity import FAR, TRENDS, Trend, forecast, past_forecasts, rate, taken_after, tasks_left
 
 
-def made(model: Model, tasks: int, first: float = 0.3, pace: float = 0.2) -> list[float]:
+def made(trend: Trend, tasks: int, first: float = 0.3, pace: float = 0.2) -> list[float]:
     """What is taken after each task, step by step and not in the closed form of the forecast."""
     taken, gain = [first], first
     while len(taken) < tasks:
-        gain = {"share": pace * (1 - taken[-1]), "count": pace / 4, "fading": pace * gain}[model]
+        gain = {"share": pace * (1 - taken[-1]), "count": pace / 4, "fading": pace * gain}[trend]
         taken.append(taken[-1] + gain)
     return taken
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_a_sequence_made_by_a_model_is_forecast_exactly(model: Model) -> None:
-    taken = made(model, 9)
-    assert rate(taken[:4], model) == pytest.approx(0.05 if model == "count" else 0.2)
-    assert [taken_after(taken[:4], model, n) for n in range(1, 6)] == pytest.approx(taken[4:])
-    assert error(checks({"layer": taken}, model)) == pytest.approx(0, abs=1e-12)
+@pytest.mark.parametrize("trend", TRENDS)
+def test_a_sequence_made_by_a_model_is_forecast_exactly(trend: Trend) -> None:
+    taken = made(trend, 9)
+    assert rate(taken[:4], trend) == pytest.approx(0.05 if trend == "count" else 0.2)
+    assert [taken_after(taken[:4], trend, n) for n in range(1, 6)] == pytest.approx(taken[4:])
+    found = past_forecasts({"layer": taken}, trend)
+    assert [past.said for past in found] == pytest.approx([past.was for past in found], abs=1e-12)
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_the_model_that_erred_least_is_chosen(model: Model) -> None:
-    found = forecast({"one": made(model, 6), "other": made(model, 6, first=0.2, pace=0.3)}, free=0.05)
-    assert found.model == model
-    assert found.errors[model] == pytest.approx(0, abs=1e-12)
-    assert all(found.errors[other] > 1e-3 for other in (*MODELS, "unchanged") if other != model)
+@pytest.mark.parametrize("trend", TRENDS)
+def test_the_model_that_erred_least_is_chosen(trend: Trend) -> None:
+    found = forecast({"one": made(trend, 6), "other": made(trend, 6, first=0.2, pace=0.3)}, free=0.05)
+    assert found.trend == trend
+    assert found.errors[trend] == pytest.approx(0, abs=1e-12)
+    assert all(found.errors[other] > 1e-3 for other in (*TRENDS, "unchanged") if other != trend)
 
 
 def test_forecasts_on_the_way_know_nothing_of_what_comes() -> None:
     """Two tasks that add 0.1, then one that adds nothing: after two, a constant count says 0.3 and is off by 0.1."""
-    found = checks({"layer": [0.1, 0.2, 0.2]}, "count")
+    found = past_forecasts({"layer": [0.1, 0.2, 0.2]}, "count")
     assert [(check.after, check.at) for check in found] == [(2, 3)]
     assert (found[0].said, found[0].was) == pytest.approx((0.3, 0.2))
-    pairs = [(check.after, check.at) for check in checks({"layer": [0.1, 0.2, 0.3, 0.4, 0.5]}, "count")]
+    pairs = [(check.after, check.at) for check in past_forecasts({"layer": [0.1, 0.2, 0.3, 0.4, 0.5]}, "count")]
     assert pairs == [(2, 3), (2, 4), (2, 5), (3, 4), (3, 5), (4, 5)]
 
 
@@ -50,12 +51,12 @@ def test_tasks_left_in_closed_form() -> None:
 
 
 def test_a_layer_that_is_full_or_takes_nothing_more() -> None:
-    for model in MODELS:
-        assert tasks_left([1.0, 1.0, 1.0], model, free=0.05) == 0
-        assert taken_after([1.0, 1.0], model, 5) == 1
-        assert taken_after([0.0, 0.0], model, 5) == 0
-        assert tasks_left([0.5, 0.5, 0.5], model, free=0.05) is None
-        assert taken_after([0.2, 0.9], model, FAR) <= 1
+    for trend in TRENDS:
+        assert tasks_left([1.0, 1.0, 1.0], trend, free=0.05) == 0
+        assert taken_after([1.0, 1.0], trend, 5) == 1
+        assert taken_after([0.0, 0.0], trend, 5) == 0
+        assert tasks_left([0.5, 0.5, 0.5], trend, free=0.05) is None
+        assert taken_after([0.2, 0.9], trend, FAR) <= 1
 
 
 def test_gains_that_grow_are_not_thought_to_grow_for_ever() -> None:
@@ -66,5 +67,5 @@ def test_one_task_is_too_few_and_two_cannot_be_checked() -> None:
     with pytest.raises(WrongValue, match="needs two tasks"):
         forecast({"layer": [0.5]}, free=0.05)
     found = forecast({"layer": [0.5, 0.75]}, free=0.05)
-    assert (found.model, found.errors, found.checks) == ("share", {}, [])
+    assert (found.trend, found.errors, found.checks) == ("share", {}, [])
     assert found.left["share"] == {"layer": 2}  # 0.875, 0.9375, and 0.96875 is too much

@@ -31,7 +31,7 @@ def dirty(split, kind, rate, seed=0):
     foreign = torch.zeros(5, 3, 8, 8)
     foreign += torch.arange(5).view(5, 1, 1, 1) / 5
     return contaminate(
-        split, kind, rate, classes=CLASSES, chance=generator(seed, "outliers"), foreign=foreign, adversary=adversary
+        split, kind, rate, classes=CLASSES, rng=generator(seed, "outliers"), foreign=foreign, adversary=adversary
     )
 
 
@@ -76,7 +76,7 @@ def test_chance_decides(split, kind):
 
 def test_wrong_labels_are_uniform_among_the_others():
     split = Split(torch.zeros(3000, 1, 2, 2), torch.ones(3000, dtype=torch.long))
-    counts = contaminate(split, "labels", 1, classes=4, chance=generator(0, "y")).y.bincount(minlength=4).tolist()
+    counts = contaminate(split, "labels", 1, classes=4, rng=generator(0, "y")).y.bincount(minlength=4).tolist()
     assert counts[1] == 0
     assert all(abs(counts[label] - 1000) < 80 for label in (0, 2, 3))
 
@@ -88,7 +88,7 @@ def test_foreign_images_are_foreign(split):
     assert torch.equal(x, levels.view(-1, 1, 1, 1).expand_as(x))
     assert len(levels.unique()) == 5
     as_bytes = (torch.arange(5).view(5, 1, 1, 1) * 51).expand(5, 3, 8, 8).to(torch.uint8)
-    other = contaminate(split, "foreign", 0.4, classes=4, chance=generator(0, "outliers"), foreign=as_bytes)
+    other = contaminate(split, "foreign", 0.4, classes=4, rng=generator(0, "outliers"), foreign=as_bytes)
     assert torch.allclose(other.pixels(slice(None)), found.pixels(slice(None)), atol=1e-6)
 
 
@@ -99,7 +99,7 @@ def test_adversary_sees_whole_batches_with_their_labels(split):
         seen.append((pixels, y))
         return adversary(pixels, y)
 
-    found = contaminate(split, "adversarial", 0.1, classes=4, chance=generator(0, "outliers"), adversary=spy)
+    found = contaminate(split, "adversarial", 0.1, classes=4, rng=generator(0, "outliers"), adversary=spy)
     ((pixels, y),) = seen
     assert pixels.dtype == torch.float32
     assert pixels.shape == (64, 3, 8, 8)
@@ -114,7 +114,7 @@ def test_grey_photos_become_outliers_all_of_them():
     assert "saturation" not in VISIBLE
     x = torch.rand(200, 1, 16, 16, generator=generator(0, "x")).expand(-1, 3, -1, -1).clone()
     split = Split(x, torch.zeros(200, dtype=torch.long))
-    found = contaminate(split, "corrupted", 1, classes=2, chance=generator(0, "c"))
+    found = contaminate(split, "corrupted", 1, classes=2, rng=generator(0, "c"))
     assert len(outlier_rows(split, found)) == 200
 
 
@@ -136,12 +136,12 @@ def test_grey_photos_become_outliers_all_of_them():
 )
 def test_what_cannot_be_is_said(split, kind, rate, given, says):
     with pytest.raises(WrongValue, match=says):
-        contaminate(split, kind, rate, **{"classes": CLASSES, "chance": generator(0), **given})
+        contaminate(split, kind, rate, **{"classes": CLASSES, "rng": generator(0), **given})
 
 
 def test_unknown_kind(split):
     with pytest.raises(UnknownName, match="unknown kind of outliers 'label'; did you mean labels"):
-        contaminate(split, "label", 0.1, classes=2, chance=generator(0))
+        contaminate(split, "label", 0.1, classes=2, rng=generator(0))
 
 
 def test_rows_of_other_splits_do_not_compare(split):

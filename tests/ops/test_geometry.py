@@ -6,9 +6,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from perdure.ops.geometry import (
-    astray,
     circle_uniformity,
     class_alignment,
+    closer_to_another_class,
     effective_rank,
     foreign_neighbors,
     principal_plane,
@@ -91,9 +91,9 @@ def test_overlap_is_nothing_where_classes_are_apart_and_chance_where_they_are_on
     group = torch.arange(n) % classes
     same = draw(n, 8)
     apart = same + 100 * torch.eye(8, dtype=torch.float64)[group]
-    assert not astray(apart, group).any()
+    assert not closer_to_another_class(apart, group).any()
     assert float(foreign_neighbors(apart, group).max()) == 0
-    for share in (astray(same, group).double().mean(), foreign_neighbors(same, group).mean()):
+    for share in (closer_to_another_class(same, group).double().mean(), foreign_neighbors(same, group).mean()):
         assert float(share) == pytest.approx(1 - 1 / classes, abs=0.04)
 
 
@@ -101,8 +101,10 @@ def test_a_point_is_left_out_of_its_own_mean() -> None:
     z = torch.tensor([[0.0], [4.0], [6.9], [7.1]], dtype=torch.float64)
     group = torch.tensor([0, 0, 1, 1])
     # The point at 4 is 3 from the others' mean and 4 from its companion, though 2 from the mean of both.
-    assert astray(z, group).tolist() == [False, True, False, False]
-    assert len(astray(z, torch.tensor([0, 1, 2, 2]))) == 2  # who is alone in a class has no mean to stray from
+    assert closer_to_another_class(z, group).tolist() == [False, True, False, False]
+    assert (
+        len(closer_to_another_class(z, torch.tensor([0, 1, 2, 2]))) == 2
+    )  # who is alone in a class has no mean to stray from
 
 
 def test_foreign_neighbors_by_hand() -> None:

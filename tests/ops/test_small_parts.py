@@ -7,7 +7,7 @@ import torch
 
 from perdure.ops import gradients, losses, metrics
 from perdure.ops.mixup import Mixing, draw_mixing, mix, shift
-from perdure.ops.outliers import excess_loss, logit_gradient, weight_gradient
+from perdure.ops.outliers import excess_loss
 from perdure.ops.phi import train_phi
 
 
@@ -120,15 +120,6 @@ def test_excess_loss_is_the_first_order_growth() -> None:
     shift_by = 1e-6 * torch.randn_like(x)
     after = torch.nn.functional.cross_entropy(x + shift_by, y, reduction="none")
     torch.testing.assert_close(excess_loss(slope, shift_by), after - loss, rtol=1e-4, atol=0)
-    torch.testing.assert_close(logit_gradient(x, y), slope)
-
-
-def test_weight_gradient_of_a_layer_by_the_chain_rule() -> None:
-    w = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
-    x, y = torch.randn(8, 3, dtype=torch.float64), torch.randint(0, 5, (8,))
-    r = torch.tanh(x @ w.T)
-    (expected,) = torch.autograd.grad(losses.cross_entropy(r, y), w)
-    torch.testing.assert_close(weight_gradient(logit_gradient(r, y), 1 - r.square(), x), expected)
 
 
 def test_clip_shortens_what_is_too_long_and_nothing_else() -> None:

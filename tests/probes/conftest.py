@@ -9,7 +9,7 @@ from perdure.methods.finetune import FineTune
 from perdure.methods.method import Method
 from perdure.nets.alexnet import SlimAlexNet
 from perdure.nets.network import Network
-from perdure.probes.probe import Subject
+from perdure.probes.probe import TrainedMethod
 from perdure.seeding import chance
 from perdure.train.callbacks import Callback
 from perdure.train.learn import learn
@@ -26,17 +26,17 @@ class Kept(Callback):
 
 
 @pytest.fixture(scope="session")
-def learned_subject() -> Subject:
+def session_trained() -> TrainedMethod:
     stream = synthetic(seed=1, tasks=3)
     with chance(1, "network"):
         method = FineTune(Network(SlimAlexNet(stream.shape)))
     kept = Kept()
     learned = learn(method, stream, Plan(rate=0.02, epochs=3, batch=16, schedule="linear", keep="last"), 1, kept)
-    return Subject(method, learned.tasks, "finetune, seed 1", kept.stages, stream.tasks)
+    return TrainedMethod(method, learned.tasks, "finetune, seed 1", kept.stages, stream.tasks)
 
 
 @pytest.fixture
-def subject(learned_subject: Subject) -> Subject:
-    """With a meter of its own, which has counted nothing yet."""
-    s = learned_subject
-    return Subject(s.method, s.tasks, s.name, s.stages, s.clean)
+def trained(session_trained: TrainedMethod) -> TrainedMethod:
+    """With a progress of its own, which has counted nothing yet."""
+    s = session_trained
+    return TrainedMethod(s.method, s.tasks, s.name, s.stages, s.clean)

@@ -16,7 +16,7 @@ from perdure.nets.mlp import MLP
 from perdure.nets.network import Network
 from perdure.ops.attacks import Ball, apgd, fgsm, pgd
 from perdure.probes.adapter import torch_module
-from perdure.probes.probe import Sight, Subject
+from perdure.probes.probe import TaskModel, TrainedMethod
 from perdure.seeding import chance, generator
 from perdure.train.learn import learn
 from perdure.train.plan import Plan
@@ -27,16 +27,16 @@ RATE = RADIUS / 8
 
 
 @cache
-def apart() -> tuple[Sight, nn.Module, Tensor, Tensor]:
+def apart() -> tuple[TaskModel, nn.Module, Tensor, Tensor]:
     """A network that does not couple its images, part of which fall to the attacks."""
     stream = synthetic(seed=1, tasks=1)
     with chance(1, "network"):
         method = FineTune(Network(MLP(stream.shape)))
     learned = learn(method, stream, Plan(rate=0.05, epochs=8, batch=16, schedule="linear", keep="last"), 1)
     split = learned.tasks[0].test
-    sight = Sight(method, 0, split)
-    (x, y), *_ = sight.batches()
-    return sight, torch_module(method, 0, split), x, y
+    model = TaskModel(method, 0, split)
+    (x, y), *_ = model.batches()
+    return model, torch_module(method, 0, split), x, y
 
 
 def left(module: nn.Module, x: Tensor, y: Tensor) -> int:
@@ -46,12 +46,12 @@ def left(module: nn.Module, x: Tensor, y: Tensor) -> int:
 
 
 def by_us(attack: str) -> tuple[int, Tensor]:
-    sight, module, x, y = apart()
+    model, module, x, y = apart()
     ball = Ball("linf", RADIUS)
     moved = {
-        "fgsm": lambda: fgsm(sight, x, y, ball),
-        "pgd": lambda: pgd(sight, x, y, ball, steps=STEPS, rate=RATE, chance=None),
-        "apgd": lambda: apgd(sight, x, y, ball, steps=STEPS, chance=generator(0, "test")),
+        "fgsm": lambda: fgsm(model, x, y, ball),
+        "pgd": lambda: pgd(model, x, y, ball, steps=STEPS, rate=RATE, rng=None),
+        "apgd": lambda: apgd(model, x, y, ball, steps=STEPS, rng=generator(0, "test")),
     }[attack]()
     return left(module, moved, y), moved
 
@@ -62,12 +62,12 @@ def same_chance() -> Any:
         yield
 
 
-def test_the_module_answers_as_the_run_does_and_has_its_slopes(subject: Subject) -> None:
-    sight = subject.sight(1)
-    module = torch_module(subject.method, 1, subject.tasks[1].test)
+def test_the_module_answers_as_the_run_does_and_has_its_slopes(trained: TrainedMethod) -> None:
+    model = trained.model(1)
+    module = torch_module(trained.method, 1, trained.tasks[1].test)
     module.train()  # as libraries do
-    x, y = next(iter(sight.batches(16)))
-    logits, _, slope = sight.slope(x, lambda z: nn.functional.cross_entropy(z, y, reduction="none"))
+    x, y = next(iter(model.batches(16)))
+    logits, _, slope = model.input_gradient(x, lambda z: nn.functional.cross_entropy(z, y, reduction="none"))
     start = x.clone().requires_grad_()
     out = module(start)
     nn.functional.cross_entropy(out, y, reduction="sum").backward()
@@ -77,18 +77,18 @@ def test_the_module_answers_as_the_run_does_and_has_its_slopes(subject: Subject)
 
 
 def test_the_module_keeps_its_weights_when_the_run_goes_on() -> None:
-    sight, _, x, _ = apart()
-    before = {name: weight.detach().clone() for name, weight in sight.method.named_parameters()}
-    module = torch_module(sight.method, 0, sight.split)
+    model, _, x, _ = apart()
+    before = {name: weight.detach().clone() for name, weight in model.method.named_parameters()}
+    module = torch_module(model.method, 0, model.split)
     answers = module(x)
     with torch.no_grad():
-        for weight in sight.method.parameters():
+        for weight in model.method.parameters():
             weight.add_(1)
         try:
             torch.testing.assert_close(module(x), answers, rtol=0, atol=0)
-            assert all(weight.requires_grad for weight in sight.method.parameters())
+            assert all(weight.requires_grad for weight in model.method.parameters())
         finally:
-            for name, weight in sight.method.named_parameters():
+            for name, weight in model.method.named_parameters():
                 weight.copy_(before[name])
 
 
@@ -143,12 +143,12 @@ def test_art_agrees() -> None:
 
 def test_autoattack_agrees() -> None:
     pyautoattack = pytest.importorskip("pyautoattack")
-    sight, module, x, y = apart()
+    model, module, x, y = apart()
     ball, several = Ball("linf", RADIUS), {"steps": 100, "restarts": 5}
     for name, loss in (("apgd-ce", "ce"), ("apgd-dlr", "dlr")):
         theirs = pyautoattack.AutoAttack(module, version="custom", attacks=[name], eps=RADIUS, seed=0)
         moved, _ = theirs.run_standard_evaluation(x, y)
-        ours = apgd(sight, x, y, ball, loss=loss, **several, chance=generator(0, "test"))  # type: ignore[arg-type]
+        ours = apgd(model, x, y, ball, loss=loss, **several, rng=generator(0, "test"))  # type: ignore[arg-type]
         assert abs(left(module, ours, y) - left(module, moved, y)) <= 1
 
 

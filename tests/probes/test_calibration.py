@@ -6,32 +6,32 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from perdure.probes.calibration import Calibration
-from perdure.probes.probe import Measured, Subject
+from perdure.probes.probe import ProbeResult, TrainedMethod
 from perdure.report.probes import Result, calibration
 from perdure.train.evaluate import evaluate
 
 
 @pytest.fixture
-def measured(subject: Subject) -> Measured:
-    return Calibration().measure(subject)
+def measured(trained: TrainedMethod) -> ProbeResult:
+    return Calibration().measure(trained)
 
 
-def test_work_is_what_is_counted(subject: Subject) -> None:
+def test_cost_is_what_is_counted(trained: TrainedMethod) -> None:
     probe = Calibration(bins=4)
-    found = probe.measure(subject)
-    assert probe.work(subject) == subject.meter.done
+    found = probe.measure(trained)
+    assert probe.cost(trained) == trained.progress.done
     assert found.arrays["count"].shape == (4, 4)  # three tasks and all together, four bins
     json.dumps(found.figures, allow_nan=False)
 
 
-def test_accuracy_and_likelihood_are_those_of_the_record(subject: Subject, measured: Measured) -> None:
+def test_accuracy_and_likelihood_are_those_of_the_record(trained: TrainedMethod, measured: ProbeResult) -> None:
     for number, of_task in enumerate(measured.figures["tasks"]):
-        score = evaluate(subject.method, subject.tasks[number].test, number)
+        score = evaluate(trained.method, trained.tasks[number].test, number)
         assert of_task["accuracy"] == score.accuracy
         assert of_task["nll"] == pytest.approx(score.loss, rel=1e-5)
 
 
-def test_together_counts_every_image_once(measured: Measured) -> None:
+def test_together_counts_every_image_once(measured: ProbeResult) -> None:
     tasks, together = measured.figures["tasks"], measured.figures["together"]
     for name in ("nll", "brier", "accuracy", "confidence", "overconfidence"):  # tasks have equally many images
         assert together[name] == pytest.approx(sum(task[name] for task in tasks) / 3)
@@ -40,7 +40,7 @@ def test_together_counts_every_image_once(measured: Measured) -> None:
     assert int(count[-1].sum()) == together["images"] == 180
 
 
-def test_error_follows_from_the_bins(measured: Measured) -> None:
+def test_error_follows_from_the_bins(measured: ProbeResult) -> None:
     count, confidence, accuracy, interval = (
         measured.arrays[name] for name in ("count", "confidence", "accuracy", "interval")
     )
@@ -54,7 +54,7 @@ def test_error_follows_from_the_bins(measured: Measured) -> None:
     assert float(confidence[~some].abs().sum() + accuracy[~some].abs().sum()) == 0
 
 
-def test_tables_fit_and_pictures_are_drawn(measured: Measured) -> None:
+def test_tables_fit_and_pictures_are_drawn(measured: ProbeResult) -> None:
     arrays = {name: array.numpy() for name, array in measured.arrays.items()}
     results = [Result(f"{name}, seed 1", {}, measured.figures, arrays) for name in ("finetune", "gpm", "rcl")]
     for some in (results[:1], results):

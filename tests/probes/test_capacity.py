@@ -1,7 +1,6 @@
 """How full layers are: the measure agrees with GPM's own account, and holds for any method."""
 
 import json
-from copy import deepcopy
 from io import StringIO
 
 import pytest
@@ -10,33 +9,24 @@ from rich.console import Console
 from perdure.data.benchmarks.synthetic import synthetic
 from perdure.errors import WrongValue
 from perdure.methods.gpm import GPM
-from perdure.methods.method import Method
 from perdure.nets.alexnet import SlimAlexNet
 from perdure.nets.network import Network
 from perdure.probes.capacity import Capacity
-from perdure.probes.probe import Measured, Subject
+from perdure.probes.probe import ProbeResult, TrainedMethod
 from perdure.report.probes import Result, capacity
 from perdure.seeding import chance
-from perdure.train.callbacks import Callback
 from perdure.train.learn import learn
 from perdure.train.plan import Plan
-from perdure.train.state import Learned
 
-
-class Kept(Callback):
-    def __init__(self) -> None:
-        self.stages: list[Method] = []
-
-    def on_task_end(self, method: Method, learned: Learned) -> None:  # noqa: ARG002
-        self.stages.append(deepcopy(method))
+from .conftest import Kept
 
 
 @pytest.fixture(scope="module")
-def found(learned_subject: Subject) -> Measured:
-    return Capacity().measure(learned_subject)
+def found(session_trained: TrainedMethod) -> ProbeResult:
+    return Capacity().measure(session_trained)
 
 
-def shown(measured: Measured, several: int = 1) -> str:
+def shown(measured: ProbeResult, several: int = 1) -> str:
     console = Console(width=100, file=StringIO())
     results = [Result(f"run {i}", {}, measured.figures, {}) for i in range(several)]
     for part in capacity.tables(results):
@@ -44,11 +34,11 @@ def shown(measured: Measured, several: int = 1) -> str:
     return console.file.getvalue()
 
 
-def test_work_is_what_the_meter_counts_and_figures_are_plain(subject: Subject) -> None:
+def test_cost_is_what_is_counted_and_figures_are_plain(trained: TrainedMethod) -> None:
     probe = Capacity(images=40)
-    some = probe.measure(subject)
-    assert probe.work(subject) == subject.meter.done
-    assert subject.meter.done.looks == 3 * 40
+    some = probe.measure(trained)
+    assert probe.cost(trained) == trained.progress.done
+    assert trained.progress.done.forwards == 3 * 40
     json.dumps(some.figures, allow_nan=False)
     left = some.figures["forecast"]["tasks_left"]
     assert set(some.headline) == {"capacity taken"} | ({"tasks left"} if left is not None else set())
@@ -63,8 +53,8 @@ def test_work_is_what_the_meter_counts_and_figures_are_plain(subject: Subject) -
     assert some.headline["capacity taken"] == pytest.approx(layers[fullest]["percent"][-1])
 
 
-def test_a_task_seen_twice_takes_nothing_new(subject: Subject) -> None:
-    same = Subject(subject.method, [subject.tasks[0]] * 3, stages=[subject.method] * 3)
+def test_a_task_seen_twice_takes_nothing_new(trained: TrainedMethod) -> None:
+    same = TrainedMethod(trained.method, [trained.tasks[0]] * 3, stages=[trained.method] * 3)
     again = Capacity(images=40).measure(same)
     for layer in again.figures["layers"].values():
         assert layer["taken"][-1] - layer["taken"][0] <= 1  # only later tasks reach ε
@@ -74,18 +64,18 @@ def test_a_task_seen_twice_takes_nothing_new(subject: Subject) -> None:
     assert "more than 100" in again.figures["text"][0]
 
 
-def test_a_lower_threshold_takes_less(subject: Subject, found: Measured) -> None:
-    for name, layer in Capacity(threshold=0.8).measure(subject).figures["layers"].items():
+def test_a_lower_threshold_takes_less(trained: TrainedMethod, found: ProbeResult) -> None:
+    for name, layer in Capacity(threshold=0.8).measure(trained).figures["layers"].items():
         assert layer["taken"][-1] < found.figures["layers"][name]["taken"][-1]
 
 
-def test_one_stage_serves_all_tasks_of_one_lesson(subject: Subject) -> None:
-    joint = Subject(subject.method, subject.tasks, stages=[subject.method])
-    apart = Subject(subject.method, subject.tasks, stages=[subject.method] * 3)
+def test_one_stage_serves_all_tasks_of_one_lesson(trained: TrainedMethod) -> None:
+    joint = TrainedMethod(trained.method, trained.tasks, stages=[trained.method])
+    apart = TrainedMethod(trained.method, trained.tasks, stages=[trained.method] * 3)
     assert Capacity(images=20).measure(joint).figures == Capacity(images=20).measure(apart).figures
 
 
-def test_forecast_can_be_checked_against_what_came(found: Measured) -> None:
+def test_forecast_can_be_checked_against_what_came(found: ProbeResult) -> None:
     told, layers = found.figures["forecast"], found.figures["layers"]
     assert [(check["after"], check["at"]) for check in told["checks"]] == [(2, 3)] * 5
     off = [abs(check["said"] - layers[check["layer"]]["percent"][2]) for check in told["checks"]]
@@ -93,16 +83,16 @@ def test_forecast_can_be_checked_against_what_came(found: Measured) -> None:
     assert told["error"] == min(told["errors"][model] for model in ("share", "count", "fading"))
 
 
-def test_one_task_has_no_forecast_and_says_so(subject: Subject) -> None:
-    alone = Capacity(images=20).measure(Subject(subject.method, subject.tasks[:1], stages=subject.stages[:1]))
+def test_one_task_has_no_forecast_and_says_so(trained: TrainedMethod) -> None:
+    alone = Capacity(images=20).measure(TrainedMethod(trained.method, trained.tasks[:1], stages=trained.stages[:1]))
     assert alone.figures["forecast"] is None
     assert set(alone.headline) == {"capacity taken"}
     assert "needs two tasks" in shown(alone)
 
 
-def test_without_stages_it_says_what_it_needs(subject: Subject) -> None:
-    with pytest.raises(WrongValue, match="needs the method as it was after each lesson"):
-        Capacity().measure(Subject(subject.method, subject.tasks))
+def test_without_stages_it_says_what_it_needs(trained: TrainedMethod) -> None:
+    with pytest.raises(WrongValue, match="needs the method as it was after each task"):
+        Capacity().measure(TrainedMethod(trained.method, trained.tasks))
 
 
 def test_agrees_with_what_gpm_itself_holds() -> None:
@@ -114,7 +104,7 @@ def test_agrees_with_what_gpm_itself_holds() -> None:
         method = GPM(Network(SlimAlexNet(stream.shape)), threshold_step=0.0)
     kept = Kept()
     learned = learn(method, stream, Plan(rate=0.02, epochs=1, batch=16, keep="last"), 1, kept)
-    measured = Capacity().measure(Subject(method, learned.tasks, stages=kept.stages))
+    measured = Capacity().measure(TrainedMethod(method, learned.tasks, stages=kept.stages))
     for name, layer in measured.figures["layers"].items():
         own = [round(percent * layer["directions"] / 100) for percent in layer["own"]]
         assert own == [stage.facts()["basis"][name][0] for stage in kept.stages]
@@ -122,13 +112,13 @@ def test_agrees_with_what_gpm_itself_holds() -> None:
         assert max(apart) <= (3 if name == "conv1" else 0), name
 
 
-def test_tables_mark_the_bottleneck_and_compare(found: Measured) -> None:
+def test_tables_mark_the_bottleneck_and_compare(found: ProbeResult) -> None:
     assert f"{found.figures['bottleneck']} ◂" in shown(found)
     assert "run 2" in shown(found, several=3)
 
 
 @pytest.mark.parametrize("several", [1, 3])
-def test_draws_every_layer(found: Measured, several: int) -> None:
+def test_draws_every_layer(found: ProbeResult, several: int) -> None:
     figures = pytest.importorskip("matplotlib.figure")
     figure = figures.Figure()
     capacity.draw(figure, [Result(f"run {i}", {}, found.figures, {}) for i in range(several)])

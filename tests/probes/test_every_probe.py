@@ -15,9 +15,9 @@ from perdure import registry
 from perdure.data.benchmarks.synthetic import synthetic
 from perdure.lab.probe_run import probe_spec
 from perdure.methods.method import Method
-from perdure.probes.probe import Measured, Meter, Subject, Work
+from perdure.probes.probe import Cost, ProbeProgress, ProbeResult, TrainedMethod
 from perdure.report.figures import png
-from perdure.report.probes import Result, room
+from perdure.report.probes import Result, renderer
 from perdure.schema import values_of
 from perdure.train.learn import learn
 
@@ -47,33 +47,33 @@ def quick(name: str) -> Any:
     return probe_spec(name, QUICK.get(name, {})).build(synthetic(seed=1))
 
 
-def result(name: str, found: Measured, label: str = "one") -> Result:
+def result(name: str, found: ProbeResult, label: str = "one") -> Result:
     arrays = {key: array.numpy() for key, array in found.arrays.items()}
     return Result(label, probe_spec(name, QUICK.get(name, {})).values, found.figures, arrays, found.headline)
 
 
 @pytest.fixture(scope="module")
-def found(learned_subject: Subject) -> dict[str, Measured]:
+def found(session_trained: TrainedMethod) -> dict[str, ProbeResult]:
     """What every probe finds; checked on the way that each does what it said, and leaves everything as it was."""
-    before = {name: tensor.clone() for name, tensor in learned_subject.method.state_dict().items()}
+    before = {name: tensor.clone() for name, tensor in session_trained.method.state_dict().items()}
     state = torch.get_rng_state()
     measured = {}
     for name in ALONE:
-        subject = replace(learned_subject, meter=Meter())
-        told = quick(name).work(subject)
-        assert subject.meter.done == Work(), f"{name} works before it is asked to"
-        measured[name] = quick(name).measure(subject)
-        assert subject.meter.done == told, f"{name} takes other work than it says"
-    after = learned_subject.method.state_dict()
+        trained = replace(session_trained, progress=ProbeProgress())
+        told = quick(name).cost(trained)
+        assert trained.progress.done == Cost(), f"{name} works before it is asked to"
+        measured[name] = quick(name).measure(trained)
+        assert trained.progress.done == told, f"{name} takes other work than it says"
+    after = session_trained.method.state_dict()
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert torch.equal(state, torch.get_rng_state())
-    assert all(weight.grad is None for weight in learned_subject.method.parameters())
+    assert all(weight.grad is None for weight in session_trained.method.parameters())
     return measured
 
 
 @pytest.mark.parametrize("name", ALONE)
-def test_what_is_found_can_be_kept(name: str, found: dict[str, Measured]) -> None:
+def test_what_is_found_can_be_kept(name: str, found: dict[str, ProbeResult]) -> None:
     measured = found[name]
     json.dumps(measured.figures, allow_nan=False)
     json.dumps(measured.headline, allow_nan=False)
@@ -88,17 +88,17 @@ def test_what_is_found_can_be_kept(name: str, found: dict[str, Measured]) -> Non
 
 
 @pytest.mark.parametrize("name", ALONE)
-def test_the_same_again_is_the_same(name: str, found: dict[str, Measured], subject: Subject) -> None:
-    again = quick(name).measure(subject)
+def test_the_same_again_is_the_same(name: str, found: dict[str, ProbeResult], trained: TrainedMethod) -> None:
+    again = quick(name).measure(trained)
     assert again.figures == found[name].figures
     assert all(torch.equal(array, found[name].arrays[key]) for key, array in again.arrays.items())
 
 
 @pytest.mark.parametrize("name", ALONE)
 @pytest.mark.parametrize("count", [1, 3])
-def test_tables_and_pictures(name: str, count: int, found: dict[str, Measured]) -> None:
+def test_tables_and_pictures(name: str, count: int, found: dict[str, ProbeResult]) -> None:
     results = [result(name, found[name], f"method {n}, seed 1") for n in range(count)]
-    where = room(name)
+    where = renderer(name)
     assert where is not None
     console = Console(width=100, record=True, file=StringIO())
     for part in where.tables(results):
@@ -118,19 +118,19 @@ def test_every_value_is_explained(name: str) -> None:
 
 
 @pytest.fixture(scope="module", params=METHODS)
-def other(request: pytest.FixtureRequest) -> Subject:
+def other(request: pytest.FixtureRequest) -> TrainedMethod:
     method: Method = make(request.param)
     kept = Kept()
     stream = synthetic(seed=1, tasks=2)
     learned = learn(method, stream, replace(PLAN, epochs=1), 1, kept)
-    return Subject(method, learned.tasks, request.param, kept.stages, stream.tasks)
+    return TrainedMethod(method, learned.tasks, request.param, kept.stages, stream.tasks)
 
 
 @pytest.mark.parametrize("name", ["pgd", "over-time", "outliers", "flatness", "landscape", "geometry", "capacity"])
-def test_every_method_can_be_probed(name: str, other: Subject) -> None:
+def test_every_method_can_be_probed(name: str, other: TrainedMethod) -> None:
     probe = quick(name)
-    told = probe.work(other)
-    before = other.meter.done
+    told = probe.cost(other)
+    before = other.progress.done
     measured = probe.measure(other)
-    assert other.meter.done == before + told
+    assert other.progress.done == before + told
     json.dumps(measured.figures, allow_nan=False)

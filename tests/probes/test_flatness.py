@@ -14,8 +14,8 @@ from torch.func import functional_call
 
 from perdure.ops.losses import cross_entropy
 from perdure.probes.flatness import PRODUCT, Curvature, Flatness
-from perdure.probes.probe import Subject, Work
-from perdure.report.probes import Result, room
+from perdure.probes.probe import Cost, TrainedMethod
+from perdure.report.probes import Result, renderer
 from perdure.seeding import generator
 from perdure.types import Weights
 
@@ -46,48 +46,48 @@ FIGURES: dict[str, dict[str, Any]] = {
 }
 
 
-def joint_loss(subject: Subject, task: int, images: int, weights: Weights) -> Tensor:
+def joint_loss(trained: TrainedMethod, task: int, images: int, weights: Weights) -> Tensor:
     """By hand, all images in their batches and one graph."""
-    split, total = subject.tasks[task].train, torch.zeros(())
+    split, total = trained.tasks[task].train, torch.zeros(())
     for rows in split.pieces(64, images):
         x, y = split.take(rows)
-        logits = functional_call(subject.method.net, dict(weights), (x, task)).logits
+        logits = functional_call(trained.method.net, dict(weights), (x, task)).logits
         total = total + cross_entropy(logits, y) * len(y) / images
     return total
 
 
 @pytest.mark.parametrize("name", SHORT)
-def test_work_is_what_is_done_and_all_is_plain(name: str, subject: Subject) -> None:
+def test_cost_is_what_is_done_and_all_is_plain(name: str, trained: TrainedMethod) -> None:
     probe = SHORT[name]
-    found = probe.measure(subject)
-    assert probe.work(subject) == subject.meter.done
+    found = probe.measure(trained)
+    assert probe.cost(trained) == trained.progress.done
     assert found.figures.keys() == FIGURES[name].keys()  # which the tables below are made from
     assert json.loads(json.dumps(found.figures, allow_nan=False)) == found.figures
-    assert found.figures["tasks"] == [task.name for task in subject.tasks]
+    assert found.figures["tasks"] == [task.name for task in trained.tasks]
     assert {len(row) for row in found.figures.values() if isinstance(row, list)} == {3}
     for shown in found.headline.values():
         assert math.isfinite(shown)
 
 
-def test_work_by_hand(subject: Subject) -> None:
-    assert len(subject.tasks[0].train) > 70
-    assert SHORT["flatness"].work(subject) == Work(looks=3 * 70 * 2, slopes=3 * 70 * (3 + 1))
-    assert SHORT["curvature"].work(subject) == Work(slopes=3 * 16 * (1 + PRODUCT * (2 + 2)))
+def test_cost_by_hand(trained: TrainedMethod) -> None:
+    assert len(trained.tasks[0].train) > 70
+    assert SHORT["flatness"].cost(trained) == Cost(forwards=3 * 70 * 2, gradients=3 * 70 * (3 + 1))
+    assert SHORT["curvature"].cost(trained) == Cost(gradients=3 * 16 * (1 + PRODUCT * (2 + 2)))
 
 
-def test_one_step_by_hand(subject: Subject) -> None:
+def test_one_step_by_hand(trained: TrainedMethod) -> None:
     """Two batches, whose gradients must be gathered into that of their mean."""
-    found = SHORT["flatness"].measure(subject).figures
-    weights = {name: w.detach().clone().requires_grad_() for name, w in subject.method.weights(1).items()}
-    subject.method.eval()
-    before = joint_loss(subject, 1, 70, weights)
+    found = SHORT["flatness"].measure(trained).figures
+    weights = {name: w.detach().clone().requires_grad_() for name, w in trained.method.weights(1).items()}
+    trained.method.eval()
+    before = joint_loss(trained, 1, 70, weights)
     slopes = dict(zip(weights, torch.autograd.grad(before, list(weights.values()), allow_unused=True), strict=True))
     moved = {
         name: w if slopes[name] is None or w.ndim < 2 else w + 0.01 * slopes[name] / slopes[name].norm() * w.norm()
         for name, w in weights.items()
     }
     with torch.no_grad():
-        rise = joint_loss(subject, 1, 70, moved) - before
+        rise = joint_loss(trained, 1, 70, moved) - before
     before = before.detach()
     assert found["loss"][1] == pytest.approx(float(before), rel=1e-5)
     assert found["one_step"][1] == pytest.approx(float(rise), rel=1e-3)
@@ -95,17 +95,17 @@ def test_one_step_by_hand(subject: Subject) -> None:
         assert 0 < one <= many
 
 
-def test_flatness_grows_with_the_radius_and_headline_is_the_mean(subject: Subject) -> None:
-    near, far = (Flatness(radius=radius, steps=1, images=30).measure(subject) for radius in (0.005, 0.02))
+def test_flatness_grows_with_the_radius_and_headline_is_the_mean(trained: TrainedMethod) -> None:
+    near, far = (Flatness(radius=radius, steps=1, images=30).measure(trained) for radius in (0.005, 0.02))
     for small, large in zip(near.figures["flatness"], far.figures["flatness"], strict=True):
         assert small < large
     assert near.headline == {"flatness": pytest.approx(sum(near.figures["flatness"]) / 3)}
 
 
-def test_curvature_is_that_of_the_weights_in_use(subject: Subject) -> None:
-    found = SHORT["curvature"].measure(subject).figures
-    weights = dict(subject.method.weights(0))
-    before = joint_loss(subject, 0, 16, weights)
+def test_curvature_is_that_of_the_weights_in_use(trained: TrainedMethod) -> None:
+    found = SHORT["curvature"].measure(trained).figures
+    weights = dict(trained.method.weights(0))
+    before = joint_loss(trained, 0, 16, weights)
     slopes = torch.autograd.grad(before, list(weights.values()), create_graph=True, allow_unused=True)
     assert sum(slope is None for slope in slopes) == 2  # the heads of the other tasks
     used = [(weight, slope) for weight, slope in zip(weights.values(), slopes, strict=True) if slope is not None]
@@ -127,7 +127,7 @@ def test_curvature_is_that_of_the_weights_in_use(subject: Subject) -> None:
 @pytest.mark.parametrize("name", SHORT)
 def test_tables_fit_and_pictures_are_drawn(name: str, count: int) -> None:
     results = [Result(f"a method of some name, seed {i}", {}, FIGURES[name], {}) for i in range(count)]
-    shown = room(name)
+    shown = renderer(name)
     assert shown is not None
     console = Console(width=100, file=io.StringIO(), record=True)
     for table in shown.tables(results):

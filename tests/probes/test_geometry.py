@@ -9,28 +9,28 @@ from rich.console import Console
 from perdure.errors import WrongValue
 from perdure.ops.losses import uniformity
 from perdure.probes.geometry import Geometry
-from perdure.probes.probe import Measured, Subject
+from perdure.probes.probe import ProbeResult, TrainedMethod
 from perdure.report.probes import Result, geometry
 
 
-def result(measured: Measured, label: str = "finetune, seed 1") -> Result:
+def result(measured: ProbeResult, label: str = "finetune, seed 1") -> Result:
     return Result(label, {}, measured.figures, {name: array.numpy() for name, array in measured.arrays.items()})
 
 
 @pytest.mark.parametrize(("head", "images"), [("pca", 30), ("trained", 80)])  # a task has 90 to train and 60 to test
-def test_work_is_what_is_counted(subject: Subject, head, images: int) -> None:
+def test_cost_is_what_is_counted(trained: TrainedMethod, head, images: int) -> None:
     probe = Geometry(images=images, head=head)
-    measured = probe.measure(subject)
-    assert probe.work(subject) == subject.meter.done
+    measured = probe.measure(trained)
+    assert probe.cost(trained) == trained.progress.done
     assert measured.figures["together"]["images"] == 3 * min(images, 60)
     json.dumps(measured.figures, allow_nan=False)
 
 
-def test_figures_are_those_of_the_features(subject: Subject) -> None:
-    measured = Geometry().measure(subject)
+def test_figures_are_those_of_the_features(trained: TrainedMethod) -> None:
+    measured = Geometry().measure(trained)
     with torch.no_grad():
-        sight = subject.sight(1)
-        z = torch.cat([sight.forward(x).features for x, _ in sight.batches(200)]).double()
+        model = trained.model(1)
+        z = torch.cat([model.forward(x).features for x, _ in model.batches(200)]).double()
     of_task, together = measured.figures["tasks"][1], measured.figures["together"]
     assert of_task["uniformity"] == pytest.approx(float(uniformity(z)))
     assert 1 < of_task["effective_rank"] < 60 < together["effective_rank"] < 180
@@ -41,30 +41,30 @@ def test_figures_are_those_of_the_features(subject: Subject) -> None:
     assert low < together["class_overlap"] == measured.headline["class overlap"] < high
 
 
-def test_circle_has_every_image_with_its_task_and_label(subject: Subject) -> None:
-    arrays = Geometry(images=30, part="valid").measure(subject).arrays
+def test_circle_has_every_image_with_its_task_and_label(trained: TrainedMethod) -> None:
+    arrays = Geometry(images=30, part="valid").measure(trained).arrays
     assert arrays["task"].tolist() == [0] * 30 + [1] * 30 + [2] * 30
-    expected = [y for task in range(3) for _, ys in subject.sight(task, "valid").batches(30) for y in ys.tolist()]
+    expected = [y for task in range(3) for _, ys in trained.model(task, "valid").batches(30) for y in ys.tolist()]
     assert arrays["label"].tolist() == expected
     torch.testing.assert_close(arrays["features2d"].norm(dim=1), torch.ones(90))
 
 
-def test_trained_head_spreads_images_it_has_not_learned_from(subject: Subject) -> None:
-    pca, trained = (Geometry(head=head).measure(subject).figures["circle"] for head in ("pca", "trained"))
+def test_trained_head_spreads_images_it_has_not_learned_from(trained: TrainedMethod) -> None:
+    pca, trained = (Geometry(head=head).measure(trained).figures["circle"] for head in ("pca", "trained"))
     assert trained["uniformity"] < pca["uniformity"] - 0.3
     assert trained["alignment"] > 0.01  # it would be near 0 on those it learned from
     assert "squared_length" in pca
     assert "squared_length" not in trained
 
 
-def test_too_few_images_are_refused(subject: Subject) -> None:
+def test_too_few_images_are_refused(trained: TrainedMethod) -> None:
     with pytest.raises(WrongValue, match="ask for more images"):
-        Geometry(images=2).measure(subject)
+        Geometry(images=2).measure(trained)
 
 
-def test_tables_fit_and_pictures_are_drawn(subject: Subject) -> None:
-    one = result(Geometry(images=40).measure(subject))
-    fewer = Subject(subject.method, subject.tasks[:1])
+def test_tables_fit_and_pictures_are_drawn(trained: TrainedMethod) -> None:
+    one = result(Geometry(images=40).measure(trained))
+    fewer = TrainedMethod(trained.method, trained.tasks[:1])
     other = result(Geometry(images=40).measure(fewer), "of one task")
     for results in ([one], [one, other, one]):
         console = Console(width=100)

@@ -13,34 +13,34 @@ from rich.console import Console
 from perdure.errors import WrongValue
 from perdure.ops.landscape import random_direction
 from perdure.probes.landscape import Landscape, Plane
-from perdure.probes.probe import Measured, Subject, Work
-from perdure.report.probes import Result, room
+from perdure.probes.probe import Cost, ProbeResult, TrainedMethod
+from perdure.report.probes import Result, renderer
 from perdure.train.evaluate import evaluate
 
 LINES = Landscape(directions=2, points=5, images=20)
 PLANE = Plane(task=2, points=5, images=20)
-ROOMS = {"landscape": LINES, "plane": PLANE}
+PROBES = {"landscape": LINES, "plane": PLANE}
 
 
-@pytest.mark.parametrize("name", ROOMS)
-def test_work_is_what_is_done_and_all_is_plain(name: str, subject: Subject) -> None:
-    found = ROOMS[name].measure(subject)
-    assert ROOMS[name].work(subject) == subject.meter.done
+@pytest.mark.parametrize("name", PROBES)
+def test_cost_is_what_is_done_and_all_is_plain(name: str, trained: TrainedMethod) -> None:
+    found = PROBES[name].measure(trained)
+    assert PROBES[name].cost(trained) == trained.progress.done
     assert json.loads(json.dumps(found.figures, allow_nan=False)) == found.figures
     assert all(math.isfinite(value) for value in found.headline.values())
     assert all(array.is_contiguous() and not array.requires_grad for array in found.arrays.values())
 
 
-def test_work_by_hand(subject: Subject) -> None:
-    assert Landscape().work(subject).looks == subject.images("train", 500) * 10 * 51
-    assert LINES.work(subject) == Work(looks=3 * 20 * 2 * 5)
-    assert PLANE.work(subject) == Work(looks=20 * 5 * 5)
+def test_cost_by_hand(trained: TrainedMethod) -> None:
+    assert Landscape().cost(trained).forwards == trained.images("train", 500) * 10 * 51
+    assert LINES.cost(trained) == Cost(forwards=3 * 20 * 2 * 5)
+    assert PLANE.cost(trained) == Cost(forwards=20 * 5 * 5)
 
 
-def test_where_nothing_is_moved_the_loss_is_that_of_the_record(subject: Subject) -> None:
-    lines = Landscape(directions=2, points=3, part="test", images=None).measure(subject)
-    plane = Plane(task=2, points=3, part="test", images=None).measure(subject)
-    known = [evaluate(subject.method, task.test, index).loss for index, task in enumerate(subject.tasks)]
+def test_where_nothing_is_moved_the_loss_is_that_of_the_record(trained: TrainedMethod) -> None:
+    lines = Landscape(directions=2, points=3, part="test", images=None).measure(trained)
+    plane = Plane(task=2, points=3, part="test", images=None).measure(trained)
+    known = [evaluate(trained.method, task.test, index).loss for index, task in enumerate(trained.tasks)]
     assert lines.arrays["curves"].shape == (3, 2, 3)
     torch.testing.assert_close(lines.arrays["curves"][:, :, 1].T, torch.tensor([known, known], dtype=torch.float64))
     assert lines.figures["loss"] == pytest.approx(known)
@@ -48,15 +48,15 @@ def test_where_nothing_is_moved_the_loss_is_that_of_the_record(subject: Subject)
     assert lines.arrays["steps"].tolist() == [-0.5, 0, 0.5]
 
 
-def test_a_point_by_hand_and_the_plane_has_the_first_two_lines_in_it(subject: Subject) -> None:
-    lines, plane = LINES.measure(subject), PLANE.measure(subject)
-    split, own = subject.tasks[1].train, subject.method.weights(1)
+def test_a_point_by_hand_and_the_plane_has_the_first_two_lines_in_it(trained: TrainedMethod) -> None:
+    lines, plane = LINES.measure(trained), PLANE.measure(trained)
+    split, own = trained.tasks[1].train, trained.method.weights(1)
     direction = random_direction({name: weight.detach() for name, weight in own.items()}, 1)
     moved = {name: weight - 0.25 * direction[name] if name in direction else weight for name, weight in own.items()}
     (rows,) = split.pieces(64, 20)
     x, y = split.take(rows)
     with torch.no_grad():
-        expected = torch.nn.functional.cross_entropy(subject.method.forward(x, 1, moved).logits, y)
+        expected = torch.nn.functional.cross_entropy(trained.method.forward(x, 1, moved).logits, y)
     assert float(lines.arrays["curves"][1, 1, 1]) == pytest.approx(float(expected), rel=1e-4)
     torch.testing.assert_close(plane.arrays["grid"][2], lines.arrays["curves"][1, 1])
     torch.testing.assert_close(plane.arrays["grid"][:, 2], lines.arrays["curves"][1, 0])
@@ -67,9 +67,9 @@ def test_a_point_by_hand_and_the_plane_has_the_first_two_lines_in_it(subject: Su
 
 @pytest.mark.parametrize(("at", "weights"), [(0.1, (0.6, 0.4, 0)), (0.25, (0, 1, 0)), (0.5, (0, 0, 1))])
 def test_rise_is_read_on_both_sides_and_straight_between_points(
-    at: float, weights: tuple[float, float, float], subject: Subject
+    at: float, weights: tuple[float, float, float], trained: TrainedMethod
 ) -> None:
-    found = Landscape(directions=2, points=5, images=20, at=at).measure(subject)
+    found = Landscape(directions=2, points=5, images=20, at=at).measure(trained)
     curves = found.arrays["curves"]
     heights = [curves[:, :, 2], curves[:, :, [1, 3]].mean(2), curves[:, :, [0, 4]].mean(2)]
     rises = sum(weight * (height - heights[0]) for weight, height in zip(weights, heights, strict=True))
@@ -79,10 +79,10 @@ def test_rise_is_read_on_both_sides_and_straight_between_points(
     assert found.headline == {f"rise at {at:g}": pytest.approx(float(rises.mean()))}
 
 
-def test_methods_with_one_network_are_looked_at_along_the_same_lines(subject: Subject) -> None:
+def test_methods_with_one_network_are_looked_at_along_the_same_lines(trained: TrainedMethod) -> None:
     """Directions differ by the lengths of the filters alone."""
     early, late = (
-        {name: weight.detach() for name, weight in method.weights(0).items()} for method in subject.stages[::2]
+        {name: weight.detach() for name, weight in method.weights(0).items()} for method in trained.stages[::2]
     )
     for number in (0, 5):
         one, other = random_direction(early, number), random_direction(late, number)
@@ -92,21 +92,21 @@ def test_methods_with_one_network_are_looked_at_along_the_same_lines(subject: Su
             assert not torch.equal(one[name], other[name]) or torch.equal(early[name], late[name])
 
 
-def test_after_a_lesson_the_tasks_known_then_are_looked_at(subject: Subject) -> None:
+def test_after_a_lesson_the_tasks_known_then_are_looked_at(trained: TrainedMethod) -> None:
     probe = Landscape(directions=1, points=3, part="test", images=None, after=2)
-    found = probe.measure(subject)
+    found = probe.measure(trained)
     assert probe.needs_stages
     assert not LINES.needs_stages
-    assert found.figures["tasks"] == [task.name for task in subject.tasks[:2]]
+    assert found.figures["tasks"] == [task.name for task in trained.tasks[:2]]
     assert found.figures["rise_error"] is None
-    assert probe.work(subject) == subject.meter.done
-    known = [evaluate(subject.stages[1], subject.tasks[index].test, index).loss for index in (0, 1)]
+    assert probe.cost(trained) == trained.progress.done
+    known = [evaluate(trained.stages[1], trained.tasks[index].test, index).loss for index in (0, 1)]
     assert found.figures["loss"] == pytest.approx(known)
-    with pytest.raises(WrongValue, match=r"after=2: .* 0 lessons were kept"):
-        probe.measure(replace(subject, stages=()))
+    with pytest.raises(WrongValue, match=r"after=2: .* 0 tasks were kept"):
+        probe.measure(replace(trained, stages=()))
 
 
-def test_what_cannot_be_asked(subject: Subject) -> None:
+def test_what_cannot_be_asked(trained: TrainedMethod) -> None:
     for points in (1, 20):
         with pytest.raises(WrongValue, match="odd number"):
             Plane(points=points)
@@ -115,18 +115,18 @@ def test_what_cannot_be_asked(subject: Subject) -> None:
     with pytest.raises(WrongValue, match="within reach"):
         Landscape(reach=0.08)
     with pytest.raises(WrongValue, match="task=4: there are 3 tasks"):
-        Plane(task=4).work(subject)
+        Plane(task=4).cost(trained)
 
 
-def shown(found: Measured, count: int) -> list[Result]:
+def shown(found: ProbeResult, count: int) -> list[Result]:
     arrays = {name: array.numpy() for name, array in found.arrays.items()}
     return [Result(f"a method of some name, seed {i}", {}, found.figures, arrays) for i in range(count)]
 
 
 @pytest.mark.parametrize("count", [1, 4])
-@pytest.mark.parametrize("name", ROOMS)
-def test_tables_fit_and_pictures_are_drawn(name: str, count: int, subject: Subject) -> None:
-    results, own = shown(ROOMS[name].measure(subject), count), room(name)
+@pytest.mark.parametrize("name", PROBES)
+def test_tables_fit_and_pictures_are_drawn(name: str, count: int, trained: TrainedMethod) -> None:
+    results, own = shown(PROBES[name].measure(trained), count), renderer(name)
     assert own is not None
     console = Console(width=100, file=io.StringIO(), record=True)
     for table in own.tables(results):

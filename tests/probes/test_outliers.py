@@ -13,9 +13,9 @@ from perdure.errors import WrongValue
 from perdure.methods.finetune import FineTune
 from perdure.nets.network import Backbone, Network
 from perdure.ops.contamination import contaminate
-from perdure.ops.outliers import logit_gradient, past_gradient, weight_span
+from perdure.ops.outliers import past_gradient, weight_span
 from perdure.probes.outliers import Outliers, agreement
-from perdure.probes.probe import Measured, Subject
+from perdure.probes.probe import ProbeResult, TrainedMethod
 from perdure.report.probes import Result, outliers
 from perdure.seeding import generator
 from perdure.types import Split, Task
@@ -34,7 +34,7 @@ class Flat(Backbone):
         return hidden, hidden
 
 
-def linear(tasks: int = 3, images: int = 20) -> Subject:
+def linear(tasks: int = 3, images: int = 20) -> TrainedMethod:
     """Two classes a task, float64; every task has its own normalization, every stage its own weights, and a head for
     each task so far."""
     chance = generator(0, "test")
@@ -49,26 +49,26 @@ def linear(tasks: int = 3, images: int = 20) -> Subject:
         for weight in net.parameters():
             weight.data = torch.randn(weight.shape, generator=chance, dtype=torch.float64)
         stages.append(FineTune(net))
-    return Subject(stages[-1], made, stages=stages)
+    return TrainedMethod(stages[-1], made, stages=stages)
 
 
-def contaminated(subject: Subject, rate: float, kind: str) -> Subject:
+def contaminated(trained: TrainedMethod, rate: float, kind: str) -> TrainedMethod:
     dirty = []
-    for number, task in enumerate(subject.tasks):
+    for number, task in enumerate(trained.tasks):
         foreign = 1 - task.train.x
-        train = contaminate(task.train, kind, rate, classes=2, chance=generator(0, number), foreign=foreign)  # type: ignore[arg-type]
+        train = contaminate(task.train, kind, rate, classes=2, rng=generator(0, number), foreign=foreign)  # type: ignore[arg-type]
         dirty.append(replace(task, train=train))
-    return Subject(subject.method, dirty, stages=subject.stages, clean=subject.tasks)
+    return TrainedMethod(trained.method, dirty, stages=trained.stages, clean=trained.tasks)
 
 
-def claim(found: Measured, start: str) -> dict[str, float]:
+def claim(found: ProbeResult, start: str) -> dict[str, float]:
     (one,) = [one for one in found.figures["claims"] if one["claim"].startswith(start)]
     return one
 
 
-def answers(subject: Subject, stage: int, head: int, x: Tensor) -> Tensor:
+def answers(trained: TrainedMethod, stage: int, head: int, x: Tensor) -> Tensor:
     """Of a linear network by hand: images (n, 12), as the network is given them, to logits."""
-    net = subject.stages[stage].net
+    net = trained.stages[stage].net
     return x @ net.backbone.layer.weight.T @ net.heads[head].weight.T  # type: ignore[union-attr, operator]
 
 
@@ -76,9 +76,10 @@ def answers(subject: Subject, stage: int, head: int, x: Tensor) -> Tensor:
 
 
 def test_past_gradient_is_the_logit_gradient_over_past_classes() -> None:
-    logits = torch.randn(5, 7, generator=generator(0, "logits"), dtype=torch.float64)
-    by_hand = logit_gradient(logits, torch.tensor([4, 5, 6, 4, 5]))[:, :4].abs().sum(1)
-    torch.testing.assert_close(past_gradient(logits, 4), by_hand)
+    logits = torch.randn(5, 7, generator=generator(0, "logits"), dtype=torch.float64, requires_grad=True)
+    loss = nn.functional.cross_entropy(logits, torch.tensor([4, 5, 6, 4, 5]), reduction="sum")
+    (gradient,) = torch.autograd.grad(loss, logits)
+    torch.testing.assert_close(past_gradient(logits.detach(), 4), gradient[:, :4].abs().sum(1))
 
 
 def test_weight_span_is_one_norm_over_all_tensors() -> None:
@@ -109,38 +110,38 @@ def test_first_order_is_exact_for_small_steps_and_adversaries_climb() -> None:
 @torch.no_grad()
 def test_figures_of_a_linear_network_by_hand() -> None:
     """Adversarial outliers of task 1 (the second): Eqs. 2–4 without the probe."""
-    subject, step = linear(), 0.05
-    found = Outliers(strength=step).measure(subject).figures["tasks"][1]
-    split = subject.tasks[1].train
-    net = subject.stages[1].net
+    trained, step = linear(), 0.05
+    found = Outliers(strength=step).measure(trained).figures["tasks"][1]
+    split = trained.tasks[1].train
+    net = trained.stages[1].net
     whole = net.backbone.layer.weight, net.heads[1].weight
     scale = torch.tensor(split.std).double().repeat_interleave(4)
     x, y = ((split.x - 0.5) / scale.view(1, 3, 2, 2)).flatten(1), split.y
-    wrong = answers(subject, 1, 1, x).softmax(1) - nn.functional.one_hot(y, 2)
+    wrong = answers(trained, 1, 1, x).softmax(1) - nn.functional.one_hot(y, 2)
     slope = wrong @ whole[1] @ whole[0] / scale  # by pixels
     odd = x + step * slope.sign() / scale
-    loss = [nn.functional.cross_entropy(answers(subject, 1, 1, images), y) for images in (x, odd)]
+    loss = [nn.functional.cross_entropy(answers(trained, 1, 1, images), y) for images in (x, odd)]
     assert found["excess"]["real"] == pytest.approx(float(loss[1] - loss[0]))
     assert found["excess"]["first_order"] == pytest.approx(step * float(slope.abs().sum(1).mean()))
     for images, side in ((x, "clean"), (odd, "outlier")):
-        logits = torch.cat([answers(subject, 1, head, images) for head in (0, 1)], 1)
+        logits = torch.cat([answers(trained, 1, head, images) for head in (0, 1)], 1)
         assert found["past_gradient"][side] == pytest.approx(float(logits.softmax(1)[:, :2].sum(1).mean()))
-        errors = answers(subject, 1, 1, images).softmax(1) - nn.functional.one_hot(y, 2)
+        errors = answers(trained, 1, 1, images).softmax(1) - nn.functional.one_hot(y, 2)
         by_weights = (errors @ whole[1]).T @ images / len(images)
         assert found["weight_gradient"][side] == pytest.approx(float(by_weights.norm()))
 
 
 @torch.no_grad()
 def test_spans_and_past_losses_are_from_one_stage_to_the_next() -> None:
-    subject = linear()
-    layers = [stage.net.backbone.layer.weight for stage in subject.stages]
+    trained = linear()
+    layers = [stage.net.backbone.layer.weight for stage in trained.stages]
 
     def loss(task: int, stage: int) -> float:
-        split = subject.tasks[task].train
-        logits = answers(subject, stage, task, split.normalize(split.x).flatten(1))
+        split = trained.tasks[task].train
+        logits = answers(trained, stage, task, split.normalize(split.x).flatten(1))
         return float(nn.functional.cross_entropy(logits, split.y))
 
-    for number, found in enumerate(Outliers().measure(subject).figures["tasks"]):
+    for number, found in enumerate(Outliers().measure(trained).figures["tasks"]):
         if number:
             rises = [loss(old, number) - loss(old, number - 1) for old in range(number)]
             assert found["past_loss_rise"] == pytest.approx(sum(rises) / number)
@@ -152,9 +153,9 @@ def test_spans_and_past_losses_are_from_one_stage_to_the_next() -> None:
 
 
 def test_identical_twins_differ_in_nothing() -> None:
-    subject = linear()
-    same = [replace(task, train=replace(task.train, x=1 - task.train.x)) for task in subject.tasks]
-    twin = Subject(subject.method, same, stages=subject.stages, clean=same)
+    trained = linear()
+    same = [replace(task, train=replace(task.train, x=1 - task.train.x)) for task in trained.tasks]
+    twin = TrainedMethod(trained.method, same, stages=trained.stages, clean=same)
     found = Outliers(strength=1e-300).measure(twin)  # so small a step that no pixel moves
     assert found.headline["excess loss"] == 0
     assert found.headline["past gradient ×"] == found.headline["weight gradient ×"] == 1
@@ -163,11 +164,11 @@ def test_identical_twins_differ_in_nothing() -> None:
 
 def test_foreign_images_come_from_the_task_before() -> None:
     """Where that task has the same images, nothing is foreign."""
-    subject = linear(tasks=2)
-    alike = [subject.tasks[0], replace(subject.tasks[1], train=subject.tasks[0].train)]
-    found = Outliers(kind="foreign").measure(Subject(subject.method, alike, stages=subject.stages))
+    trained = linear(tasks=2)
+    alike = [trained.tasks[0], replace(trained.tasks[1], train=trained.tasks[0].train)]
+    found = Outliers(kind="foreign").measure(TrainedMethod(trained.method, alike, stages=trained.stages))
     assert [task["excess"]["real"] for task in found.figures["tasks"]] == [0, 0]
-    assert Outliers(kind="foreign").measure(subject).figures["tasks"][1]["excess"]["real"] != 0
+    assert Outliers(kind="foreign").measure(trained).figures["tasks"][1]["excess"]["real"] != 0
     with pytest.raises(WrongValue, match="there is one task"):
         Outliers(kind="foreign").measure(linear(tasks=1))
 
@@ -182,20 +183,20 @@ def test_noise_moves_less_than_the_adversary() -> None:
 
 @torch.no_grad()
 def test_contaminated_rows_are_found_and_stand_beside_their_originals() -> None:
-    subject = contaminated(linear(images=200), 0.1, "foreign")
-    found = Outliers(images=50).measure(subject).figures
+    trained = contaminated(linear(images=200), 0.1, "foreign")
+    found = Outliers(images=50).measure(trained).figures
     assert found["source"] == "those of the run"
     assert [(task["images"], task["outliers"]) for task in found["tasks"]] == [(50, 20)] * 3
-    few = Outliers(images=8).measure(subject).figures["tasks"]  # outliers come first
+    few = Outliers(images=8).measure(trained).figures["tasks"]  # outliers come first
     assert [(task["images"], task["outliers"]) for task in few] == [(8, 8)] * 3
-    pure = subject.clean[0].train
-    changed = (subject.tasks[0].train.x != pure.x).flatten(1).any(1)
+    pure = trained.clean[0].train
+    changed = (trained.tasks[0].train.x != pure.x).flatten(1).any(1)
     scale = torch.tensor(pure.std).double().view(1, 3, 1, 1)
     loss = [
         nn.functional.cross_entropy(
-            answers(subject, 0, 0, ((split.x - 0.5) / scale).flatten(1)[changed]), split.y[changed]
+            answers(trained, 0, 0, ((split.x - 0.5) / scale).flatten(1)[changed]), split.y[changed]
         )
-        for split in (pure, subject.tasks[0].train)
+        for split in (pure, trained.tasks[0].train)
     ]
     assert found["tasks"][0]["excess"]["real"] == pytest.approx(float(loss[1] - loss[0]))
     assert found["tasks"][0]["loss"]["clean"] == pytest.approx(float(loss[0]))
@@ -209,15 +210,17 @@ def test_wrong_labels_cost_what_no_gradient_by_pixels_foretells() -> None:
 
 
 def test_a_task_without_outliers_among_contaminated_ones_has_no_figures() -> None:
-    subject = contaminated(linear(), 0.2, "foreign")
-    mixed = Subject(subject.method, [subject.clean[0], *subject.tasks[1:]], stages=subject.stages, clean=subject.clean)
+    trained = contaminated(linear(), 0.2, "foreign")
+    mixed = TrainedMethod(
+        trained.method, [trained.clean[0], *trained.tasks[1:]], stages=trained.stages, clean=trained.clean
+    )
     probe = Outliers()
     found = probe.measure(mixed)
     first = found.figures["tasks"][0]
     assert first["outliers"] == 0
     assert first["excess"] is first["loss"] is first["weight_gradient"] is None
     assert found.figures["tasks"][1]["excess"] is not None
-    assert probe.work(mixed) == mixed.meter.done
+    assert probe.cost(mixed) == mixed.progress.done
     assert "task 0" in shown(found)
 
 
@@ -225,11 +228,11 @@ def test_a_task_without_outliers_among_contaminated_ones_has_no_figures() -> Non
 
 
 @pytest.fixture(scope="module")
-def found(learned_subject: Subject) -> Measured:
-    return Outliers(images=64).measure(learned_subject)
+def found(session_trained: TrainedMethod) -> ProbeResult:
+    return Outliers(images=64).measure(session_trained)
 
 
-def shown(measured: Measured, several: int = 1) -> str:
+def shown(measured: ProbeResult, several: int = 1) -> str:
     console = Console(width=100, file=StringIO())
     for part in outliers.tables([Result(f"run {i}", {}, measured.figures, {}) for i in range(several)]):
         console.print(part, markup=False)
@@ -237,22 +240,22 @@ def shown(measured: Measured, several: int = 1) -> str:
 
 
 @pytest.mark.parametrize("kind", ["adversarial", "noise", "foreign"])
-def test_work_is_what_the_meter_counts(subject: Subject, kind: str) -> None:
+def test_cost_is_what_is_counted(trained: TrainedMethod, kind: str) -> None:
     probe = Outliers(kind=kind, images=16)  # type: ignore[arg-type]
-    json.dumps(probe.measure(subject).figures, allow_nan=False)
-    assert probe.work(subject) == subject.meter.done
+    json.dumps(probe.measure(trained).figures, allow_nan=False)
+    assert probe.cost(trained) == trained.progress.done
 
 
-def test_the_meter_is_right_where_one_lesson_held_all_tasks(subject: Subject) -> None:
-    joint = Subject(subject.method, subject.tasks, stages=[subject.method])
+def test_the_cost_is_right_where_one_lesson_held_all_tasks(trained: TrainedMethod) -> None:
+    joint = TrainedMethod(trained.method, trained.tasks, stages=[trained.method])
     probe = Outliers(images=16)
     measured = probe.measure(joint)
-    assert probe.work(joint) == joint.meter.done
+    assert probe.cost(joint) == joint.progress.done
     assert "weight span" not in measured.headline
     assert all(task["span"] is None for task in measured.figures["tasks"])
 
 
-def test_adversaries_of_a_trained_network_do_what_eqs_2_to_4_say(found: Measured) -> None:
+def test_adversaries_of_a_trained_network_do_what_eqs_2_to_4_say(found: ProbeResult) -> None:
     assert set(found.headline) == {"excess loss", "past gradient ×", "weight gradient ×", "weight span"}
     assert found.headline["excess loss"] > 0
     assert found.headline["weight gradient ×"] > 1
@@ -262,14 +265,14 @@ def test_adversaries_of_a_trained_network_do_what_eqs_2_to_4_say(found: Measured
     assert found.figures["tasks"][0]["past_gradient"] is None
 
 
-def test_without_stages_it_says_what_it_needs(subject: Subject) -> None:
-    bare = Subject(subject.method, subject.tasks)
-    for ask in (Outliers().measure, Outliers().work):
-        with pytest.raises(WrongValue, match="needs the method as it was after each lesson"):
+def test_without_stages_it_says_what_it_needs(trained: TrainedMethod) -> None:
+    bare = TrainedMethod(trained.method, trained.tasks)
+    for ask in (Outliers().measure, Outliers().cost):
+        with pytest.raises(WrongValue, match="needs the method as it was after each task"):
             ask(bare)
 
 
-def test_tables_tell_tasks_lessons_and_claims(found: Measured) -> None:
+def test_tables_tell_tasks_lessons_and_claims(found: ProbeResult) -> None:
     text = shown(found)
     assert "synthetic-2" in text
     assert "Eq. 4" in text
@@ -277,7 +280,7 @@ def test_tables_tell_tasks_lessons_and_claims(found: Measured) -> None:
 
 
 @pytest.mark.parametrize("several", [1, 3])
-def test_draws_three_panels_for_each_result(found: Measured, several: int) -> None:
+def test_draws_three_panels_for_each_result(found: ProbeResult, several: int) -> None:
     figures = pytest.importorskip("matplotlib.figure")
     figure = figures.Figure()
     outliers.draw(figure, [Result(f"run {i}", {}, found.figures, {}) for i in range(several)])

@@ -10,21 +10,21 @@ from rich.console import Console
 
 from perdure.errors import WrongValue
 from perdure.probes.over_time import OverTime
-from perdure.probes.probe import Measured, Subject
-from perdure.report.probes import Result, room
+from perdure.probes.probe import ProbeResult, TrainedMethod
+from perdure.report.probes import Result, renderer
 from perdure.train.evaluate import evaluate
 
 
-def as_result(label: str, measured: Measured) -> Result:
+def as_result(label: str, measured: ProbeResult) -> Result:
     return Result(label, {}, measured.figures, {name: array.numpy() for name, array in measured.arrays.items()})
 
 
 @pytest.mark.parametrize("attack", ["fgsm", "pgd"])
-def test_an_attack_that_moves_nothing_leaves_the_matrix_of_the_run(subject: Subject, attack: str) -> None:
-    measured = OverTime(attack=attack, strength=0.0, steps=1).measure(subject)
+def test_an_attack_that_moves_nothing_leaves_the_matrix_of_the_run(trained: TrainedMethod, attack: str) -> None:
+    measured = OverTime(attack=attack, strength=0.0, steps=1).measure(trained)
     evaluated = [
-        [evaluate(stage, subject.tasks[i].test, i).accuracy for i in range(t + 1)]
-        for t, stage in enumerate(subject.stages)
+        [evaluate(stage, trained.tasks[i].test, i).accuracy for i in range(t + 1)]
+        for t, stage in enumerate(trained.stages)
     ]
     assert measured.figures["clean"]["matrix"] == evaluated
     assert measured.figures["robust"] == measured.figures["clean"]
@@ -33,15 +33,15 @@ def test_an_attack_that_moves_nothing_leaves_the_matrix_of_the_run(subject: Subj
 
 @pytest.mark.parametrize("attack", ["fgsm", "pgd"])
 @pytest.mark.parametrize("images", [None, 8])
-def test_work_is_what_the_meter_counts(subject: Subject, attack: str, images: int | None) -> None:
+def test_cost_is_what_is_counted(trained: TrainedMethod, attack: str, images: int | None) -> None:
     probe = OverTime(attack=attack, steps=1, images=images)
-    probe.measure(subject)
-    assert probe.work(subject) == subject.meter.done
-    assert subject.meter.done.slopes == 6 * (images or 60)
+    probe.measure(trained)
+    assert probe.cost(trained) == trained.progress.done
+    assert trained.progress.done.gradients == 6 * (images or 60)
 
 
-def test_rows_are_the_stages_and_attacks_take_accuracy(subject: Subject) -> None:
-    measured = OverTime(strength=4 / 255, steps=3, images=30).measure(subject)
+def test_rows_are_the_stages_and_attacks_take_accuracy(trained: TrainedMethod) -> None:
+    measured = OverTime(strength=4 / 255, steps=3, images=30).measure(trained)
     clean, robust = (measured.figures[kind]["matrix"] for kind in ("clean", "robust"))
     assert [len(row) for row in robust] == [1, 2, 3]
     assert all(r <= c for rows in zip(robust, clean, strict=True) for r, c in zip(*rows, strict=True))
@@ -55,17 +55,17 @@ def test_rows_are_the_stages_and_attacks_take_accuracy(subject: Subject) -> None
     assert measured.figures["kept"] == pytest.approx(measured.headline["robust BWT"] - measured.figures["clean"]["bwt"])
     assert measured.arrays["robust"][0].tolist() == [robust[0][0], -1, -1]
     assert measured.arrays["robust"][2].tolist() == robust[2]
-    assert OverTime(strength=4 / 255, steps=3, images=30).measure(subject).figures == measured.figures
+    assert OverTime(strength=4 / 255, steps=3, images=30).measure(trained).figures == measured.figures
 
 
-def test_what_a_stage_has_forgotten_shows_as_forgetting(subject: Subject) -> None:
+def test_what_a_stage_has_forgotten_shows_as_forgetting(trained: TrainedMethod) -> None:
     """The last stage with the first head turned over: right answers of task 1 become wrong, the others stay."""
-    spoiled = deepcopy(subject.stages[2])
+    spoiled = deepcopy(trained.stages[2])
     with torch.no_grad():
         spoiled.net.heads[0].weight.neg_()
     probe = OverTime(attack="fgsm", strength=1 / 255, images=30)
-    before = probe.measure(subject).figures["robust"]
-    after = probe.measure(replace(subject, stages=[*subject.stages[:2], spoiled])).figures["robust"]
+    before = probe.measure(trained).figures["robust"]
+    after = probe.measure(replace(trained, stages=[*trained.stages[:2], spoiled])).figures["robust"]
     assert after["matrix"][:2] == before["matrix"][:2]
     assert after["matrix"][2][1:] == before["matrix"][2][1:]
     assert after["matrix"][2][0] < before["matrix"][2][0] - 30
@@ -74,20 +74,20 @@ def test_what_a_stage_has_forgotten_shows_as_forgetting(subject: Subject) -> Non
     assert after["learning_accuracy"] == before["learning_accuracy"]
 
 
-def test_tasks_learned_together_make_one_row(subject: Subject) -> None:
-    measured = OverTime(attack="fgsm", images=20).measure(replace(subject, stages=[subject.method]))
+def test_tasks_learned_together_make_one_row(trained: TrainedMethod) -> None:
+    measured = OverTime(attack="fgsm", images=20).measure(replace(trained, stages=[trained.method]))
     assert [len(row) for row in measured.figures["robust"]["matrix"]] == [3]
     assert measured.figures["robust"]["bwt"] is None
     assert measured.figures["kept"] is None
     assert set(measured.headline) == {"robust ACC"}
 
 
-def test_without_stages_it_says_what_is_missing(subject: Subject) -> None:
-    bare = replace(subject, stages=())
-    with pytest.raises(WrongValue, match="give the subject its stages"):
+def test_without_stages_it_says_what_is_missing(trained: TrainedMethod) -> None:
+    bare = replace(trained, stages=())
+    with pytest.raises(WrongValue, match="give its stages"):
         OverTime().measure(bare)
-    with pytest.raises(WrongValue, match="give the subject its stages"):
-        OverTime().work(bare)
+    with pytest.raises(WrongValue, match="give its stages"):
+        OverTime().cost(bare)
 
 
 @pytest.mark.parametrize(
@@ -104,12 +104,12 @@ def test_it_is_named_after_its_attack(values: dict[str, object], name: str) -> N
 
 
 @pytest.mark.parametrize("runs", [1, 3])
-def test_it_can_be_shown(subject: Subject, runs: int) -> None:
+def test_it_can_be_shown(trained: TrainedMethod, runs: int) -> None:
     probe = OverTime(attack="fgsm", images=20)
-    together = probe.measure(replace(subject, stages=[subject.method]))
-    results = [as_result("finetune, seed 1", probe.measure(subject)), as_result("mtl, seed 1", together)]
+    together = probe.measure(replace(trained, stages=[trained.method]))
+    results = [as_result("finetune, seed 1", probe.measure(trained)), as_result("mtl, seed 1", together)]
     results = (results + results[:1])[:runs] if runs > 1 else results[:1]
-    shown = room("over-time")
+    shown = renderer("over-time")
     assert shown is not None
     console = Console(width=100, record=True)
     for table in shown.tables(results):

@@ -11,15 +11,14 @@ import torch.nn.functional as F
 from perdure.errors import WrongValue
 from perdure.ops.attacks import Ball, apgd
 from perdure.ops.metrics import wilson
-from perdure.probes.probe import Subject
-from perdure.probes.robustness import APGD, FGSM, PGD, Attacked, Noise, Square
+from perdure.probes.probe import TrainedMethod
+from perdure.probes.robustness import APGD, FGSM, PGD, AttackProbe, Noise, Square
 from perdure.report.probes import Result, robustness
-from perdure.schema import values_of
 from perdure.seeding import generator
 from perdure.train.evaluate import evaluate
 
 PAIR = (2 / 255, 8 / 255)
-SMALL: list[Attacked] = [
+SMALL: list[AttackProbe] = [
     FGSM(images=20, strengths=PAIR),
     PGD(images=20, strengths=PAIR, steps=2, restarts=2),
     APGD(images=20, strengths=PAIR, steps=2),
@@ -29,14 +28,14 @@ SMALL: list[Attacked] = [
 ]
 
 
-def named(probe: Attacked) -> str:
+def named(probe: AttackProbe) -> str:
     return f"{probe.name} {probe.norm} {probe.space}"
 
 
 @pytest.mark.parametrize("probe", SMALL, ids=named)
-def test_the_work_is_what_the_meter_counts_and_the_figures_are_plain(probe: Attacked, subject: Subject) -> None:
-    found = probe.measure(subject)
-    assert probe.work(subject) == subject.meter.done
+def test_the_cost_is_what_is_counted_and_the_figures_are_plain(probe: AttackProbe, trained: TrainedMethod) -> None:
+    found = probe.measure(trained)
+    assert probe.cost(trained) == trained.progress.done
     assert json.loads(json.dumps(found.figures, allow_nan=False)) == found.figures
     figures = found.figures
     assert list(found.headline.values()) == figures["acc"]
@@ -50,8 +49,8 @@ def test_the_work_is_what_the_meter_counts_and_the_figures_are_plain(probe: Atta
     assert found.arrays["right_0"].shape == (2, 20)
 
 
-def test_strength_0_is_clean_and_clean_is_what_training_reports(subject: Subject) -> None:
-    own = [evaluate(subject.method, task.test, i) for i, task in enumerate(subject.tasks)]
+def test_strength_0_is_clean_and_clean_is_what_training_reports(trained: TrainedMethod) -> None:
+    own = [evaluate(trained.method, task.test, i) for i, task in enumerate(trained.tasks)]
     for probe in (
         FGSM(strengths=(0.0,)),
         FGSM(strengths=(0.0,), space="normalized"),
@@ -60,16 +59,16 @@ def test_strength_0_is_clean_and_clean_is_what_training_reports(subject: Subject
         Square(strengths=(0.0,), queries=1),
         Noise(strengths=(0.0,), norm="l2"),
     ):
-        figures = probe.measure(subject).figures
+        figures = probe.measure(trained).figures
         assert figures["clean"]["by_task"] == [score.accuracy for score in own]
         assert figures["by_task"][0] == figures["clean"]["by_task"]
         assert figures["loss"][0] == pytest.approx(sum(score.loss for score in own) / len(own), rel=1e-5)
 
 
-def test_fgsm_in_the_normalized_space_is_a_step_of_the_network_s_input_without_clipping(subject: Subject) -> None:
-    found = FGSM(strengths=(0.3,), space="normalized").measure(subject)
-    method, hits, total = subject.method.eval(), 0, 0
-    for i, task in enumerate(subject.tasks):
+def test_fgsm_in_the_normalized_space_is_a_step_of_the_network_s_input_without_clipping(trained: TrainedMethod) -> None:
+    found = FGSM(strengths=(0.3,), space="normalized").measure(trained)
+    method, hits, total = trained.method.eval(), 0, 0
+    for i, task in enumerate(trained.tasks):
         for x, y in task.test.batches(64):
             start = x.clone().requires_grad_()
             (slope,) = torch.autograd.grad(F.cross_entropy(method.forward(start, i).logits, y), start)
@@ -80,10 +79,10 @@ def test_fgsm_in_the_normalized_space_is_a_step_of_the_network_s_input_without_c
     assert sum(int(found.arrays[f"right_{i}"].sum()) for i in range(3)) == hits < total
 
 
-def test_both_strengths_are_given_and_agree_with_the_spread_of_the_pixels(subject: Subject) -> None:
+def test_both_strengths_are_given_and_agree_with_the_spread_of_the_pixels(trained: TrainedMethod) -> None:
     stds = ((0.2, 0.25, 0.5), (0.3, 0.3, 0.3), (0.25, 0.3, 0.4))
-    tasks = [replace(task, test=replace(task.test, std=std)) for task, std in zip(subject.tasks, stds, strict=True)]
-    other = replace(subject, tasks=tasks)
+    tasks = [replace(task, test=replace(task.test, std=std)) for task, std in zip(trained.tasks, stds, strict=True)]
+    other = replace(trained, tasks=tasks)
     pixels = FGSM(strengths=(0.01,), images=20).measure(other).figures
     assert pixels["in_pixels"] == [[0.01, 0.01]]
     assert pixels["in_normalized"] == [[pytest.approx(0.01 / 0.5), pytest.approx(0.01 / 0.2)]]
@@ -92,9 +91,9 @@ def test_both_strengths_are_given_and_agree_with_the_spread_of_the_pixels(subjec
     assert normalized["in_pixels"] == [[pytest.approx(0.01 * 0.2), pytest.approx(0.01 * 0.5)]]
 
 
-def test_stronger_attacks_leave_less_and_chance_leaves_most(subject: Subject) -> None:
+def test_stronger_attacks_leave_less_and_chance_leaves_most(trained: TrainedMethod) -> None:
     by = {
-        probe.name: probe.measure(subject).figures
+        probe.name: probe.measure(trained).figures
         for probe in (FGSM(strengths=PAIR), PGD(strengths=PAIR, steps=3), Noise(strengths=PAIR))
     }
     clean = by["fgsm"]["clean"]["acc"]
@@ -103,41 +102,35 @@ def test_stronger_attacks_leave_less_and_chance_leaves_most(subject: Subject) ->
     assert by["pgd"]["loss"][1] > by["pgd"]["loss"][0] > by["pgd"]["clean"]["loss"]
 
 
-def test_apgd_counts_the_worst_actual_batch(subject: Subject) -> None:
-    found = APGD(strengths=(8 / 255,), images=20, steps=3).measure(subject)
-    sight = subject.sight(1)
-    (x, y), *_ = sight.batches(20)
-    chance = generator(0, "attack", "apgd", 1, 0, 0)
+def test_apgd_counts_the_worst_actual_batch(trained: TrainedMethod) -> None:
+    found = APGD(strengths=(8 / 255,), images=20, steps=3).measure(trained)
+    model = trained.model(1)
+    (x, y), *_ = model.batches(20)
+    rng = generator(0, "attack", "apgd", 1, 0, 0)
     hits = []
     for loss in ("ce", "dlr"):
-        moved = apgd(sight, x, y, Ball("linf", 8 / 255), loss=loss, steps=3, chance=chance)  # type: ignore[arg-type]
-        hits.append(int((sight.logits(moved).argmax(1) == y).sum()))
+        moved = apgd(model, x, y, Ball("linf", 8 / 255), loss=loss, steps=3, rng=rng)  # type: ignore[arg-type]
+        hits.append(int((model.logits(moved).argmax(1) == y).sum()))
     assert int(found.arrays["right_1"].sum()) <= min(hits)
     assert found.figures["notes"] == []
 
 
-def test_apgd_leaves_dlr_out_for_two_classes_and_says_so(subject: Subject) -> None:
-    first = subject.tasks[0]
+def test_apgd_leaves_dlr_out_for_two_classes_and_says_so(trained: TrainedMethod) -> None:
+    first = trained.tasks[0]
     pair = replace(first, **{part: replace(getattr(first, part), y=getattr(first, part).y % 2) for part in PARTS})
     two = replace(pair, classes=pair.classes[:2], name="pair")
     probe = APGD(images=20, steps=2)
-    found = probe.measure(replace(subject, tasks=[two, *subject.tasks[1:]]))
+    found = probe.measure(replace(trained, tasks=[two, *trained.tasks[1:]]))
     assert found.figures["notes"] == ["by cross-entropy alone, since DLR needs three classes: pair"]
-    assert probe.work(replace(subject, tasks=[two, *subject.tasks[1:]])) == subject.meter.done
+    assert probe.cost(replace(trained, tasks=[two, *trained.tasks[1:]])) == trained.progress.done
 
 
 PARTS = ("train", "valid", "test")
 
 
-def test_the_same_attack_finds_the_same_again(subject: Subject) -> None:
-    probe = PGD(images=20, strengths=PAIR, steps=2)
-    first, again = probe.measure(subject), probe.measure(subject)
-    assert first.figures == again.figures
-
-
-def test_headlines_name_attack_and_strength(subject: Subject) -> None:
-    def names(probe: Attacked) -> list[str]:
-        return list(probe.measure(subject).headline)
+def test_headlines_name_attack_and_strength(trained: TrainedMethod) -> None:
+    def names(probe: AttackProbe) -> list[str]:
+        return list(probe.measure(trained).headline)
 
     assert names(FGSM(images=8)) == ["FGSM 1/255", "FGSM 2/255", "FGSM 4/255"]
     assert names(PGD(images=8, steps=2, norm="l2")) == ["PGD-2 L2 0.1", "PGD-2 L2 0.25", "PGD-2 L2 0.5"]
@@ -152,19 +145,14 @@ def test_wrong_strengths_are_refused() -> None:
         PGD(strengths=(-1.0,))
 
 
-@pytest.mark.parametrize("probe", [FGSM, PGD, APGD, Square, Noise])
-def test_every_value_says_what_it_is(probe: type[Attacked]) -> None:
-    assert all(value.about and value.allowed for value in values_of(probe).values())
-
-
-def test_tables_and_pictures_of_one_run_and_of_three(subject: Subject) -> None:
+def test_tables_and_pictures_of_one_run_and_of_three(trained: TrainedMethod) -> None:
     from matplotlib.figure import Figure
     from rich.console import Console
 
-    found = FGSM(images=20).measure(subject)
+    found = FGSM(images=20).measure(trained)
     arrays = {name: array.numpy() for name, array in found.arrays.items()}
     one = [Result("finetune, seed 1", {}, found.figures, arrays)]
-    other = FGSM(images=20, strengths=(0.0, 8 / 255)).measure(subject).figures
+    other = FGSM(images=20, strengths=(0.0, 8 / 255)).measure(trained).figures
     three = [*one, Result("gpm, seed 1", {}, other, {}), Result("rcl, seed 1", {}, found.figures, {})]
     for results in (one, three):
         console = Console(width=100, record=True, file=StringIO())

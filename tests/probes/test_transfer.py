@@ -15,9 +15,9 @@ from perdure.methods.finetune import FineTune
 from perdure.nets.mlp import MLP
 from perdure.nets.network import Network, Output
 from perdure.ops.attacks import Ball, pgd
-from perdure.probes.probe import Meter, Subject, Work
+from perdure.probes.probe import Cost, ProbeProgress, TrainedMethod
 from perdure.probes.transfer import Transfer
-from perdure.report.probes import Result, room
+from perdure.report.probes import Result, renderer
 from perdure.seeding import chance, generator
 from perdure.train.learn import learn
 from perdure.train.plan import Plan
@@ -32,7 +32,7 @@ class Rounded(FineTune):
 
 
 @pytest.fixture(scope="module")
-def trained() -> tuple[Subject, Subject]:
+def both() -> tuple[TrainedMethod, TrainedMethod]:
     """Two networks that learned the same from other first weights."""
     stream = synthetic(seed=1, tasks=2, size=8)
     found = []
@@ -40,25 +40,25 @@ def trained() -> tuple[Subject, Subject]:
         with chance(seed, "network"):
             method = FineTune(Network(MLP(stream.shape, units=(32,))))
         learned = learn(method, stream, Plan(rate=0.05, epochs=5, batch=16, keep="last"), seed)
-        found.append(Subject(method, learned.tasks, f"seed {seed}"))
+        found.append(TrainedMethod(method, learned.tasks, f"seed {seed}"))
     return found[0], found[1]
 
 
 @pytest.fixture
-def pair(trained: tuple[Subject, Subject]) -> list[Subject]:
-    return [replace(subject, meter=Meter()) for subject in trained]
+def pair(both: tuple[TrainedMethod, TrainedMethod]) -> list[TrainedMethod]:
+    return [replace(trained, progress=ProbeProgress()) for trained in both]
 
 
-def rounded(subject: Subject) -> Subject:
-    method = Rounded(deepcopy(subject.method.net))
-    return Subject(method, subject.tasks, "rounded")
+def rounded(trained: TrainedMethod) -> TrainedMethod:
+    method = Rounded(deepcopy(trained.method.net))
+    return TrainedMethod(method, trained.tasks, "rounded")
 
 
-def test_every_cell_is_what_is_left_of_the_column(pair: list[Subject]) -> None:
+def test_every_cell_is_what_is_left_of_the_column(pair: list[TrainedMethod]) -> None:
     figures = Transfer(strength=16 / 255, steps=5, images=40).measure_across(pair).figures
-    a, b = pair[0].sight(1), pair[1].sight(1)
+    a, b = pair[0].model(1), pair[1].model(1)
     x, y = next(a.batches(40))
-    moved = pgd(a, x, y, Ball("linf", 16 / 255), steps=5, chance=generator(0, "transfer", 1))
+    moved = pgd(a, x, y, Ball("linf", 16 / 255), steps=5, rng=generator(0, "transfer", 1))
     assert figures["by_task"][1][0] == [100 * int((s.logits(moved).argmax(1) == y).sum()) / 40 for s in (a, b)]
     matrix = figures["matrix"]
     assert matrix[0][1] == pytest.approx(sum(part[0][1] for part in figures["by_task"]) / 2)
@@ -70,7 +70,7 @@ def test_every_cell_is_what_is_left_of_the_column(pair: list[Subject]) -> None:
     assert figures["flags"] == []
 
 
-def test_a_method_that_hides_its_gradients_is_flagged(pair: list[Subject]) -> None:
+def test_a_method_that_hides_its_gradients_is_flagged(pair: list[TrainedMethod]) -> None:
     measured = Transfer(strength=32 / 255, steps=10).measure_across([pair[0], rounded(pair[0])])
     assert [(flag["from"], flag["on"], flag["verdict"]) for flag in measured.figures["flags"]] == [
         ("seed 1", "rounded", "fail")
@@ -78,29 +78,29 @@ def test_a_method_that_hides_its_gradients_is_flagged(pair: list[Subject]) -> No
     assert measured.headline["masked"] == 1
 
 
-def test_work_is_what_all_meters_count(pair: list[Subject], subject: Subject) -> None:
-    one = replace(subject, name="again", meter=Meter())
-    for subjects, images in ((pair, None), ([subject, one], 16)):
+def test_cost_is_what_all_count(pair: list[TrainedMethod], trained: TrainedMethod) -> None:
+    one = replace(trained, name="again", progress=ProbeProgress())
+    for several, images in ((pair, None), ([trained, one], 16)):
         probe = Transfer(steps=2, images=images)
-        probe.measure_across(subjects)
-        assert probe.work_across(subjects) == sum((s.meter.done for s in subjects), Work())
-        assert subjects[0].meter.done == subjects[1].meter.done
+        probe.measure_across(several)
+        assert probe.cost_across(several) == sum((s.progress.done for s in several), Cost())
+        assert several[0].progress.done == several[1].progress.done
 
 
-def test_the_same_method_twice_is_white_box_throughout(pair: list[Subject]) -> None:
+def test_the_same_method_twice_is_white_box_throughout(pair: list[TrainedMethod]) -> None:
     figures = Transfer(strength=8 / 255, steps=3).measure_across([pair[0], pair[0]]).figures
     assert figures["matrix"][0] == figures["matrix"][1]
     assert len(set(figures["matrix"][0])) == 1
 
 
-def test_only_tasks_that_all_learned_count(pair: list[Subject]) -> None:
+def test_only_tasks_that_all_learned_count(pair: list[TrainedMethod]) -> None:
     shorter = replace(pair[1], tasks=pair[1].tasks[:1])
     figures = Transfer(steps=1).measure_across([pair[0], shorter]).figures
     assert figures["tasks"] == ["synthetic-0"]
 
 
 @pytest.mark.parametrize("change", ["name", "size", "labels"])
-def test_other_data_are_refused(pair: list[Subject], change: str) -> None:
+def test_other_data_are_refused(pair: list[TrainedMethod], change: str) -> None:
     task = pair[1].tasks[0]
     cut = replace(task.test, x=task.test.x[:-1], y=task.test.y[:-1])
     other = {
@@ -112,16 +112,16 @@ def test_other_data_are_refused(pair: list[Subject], change: str) -> None:
         Transfer().measure_across([pair[0], replace(pair[1], tasks=[other])])
 
 
-def test_one_method_has_nothing_to_transfer_to(pair: list[Subject]) -> None:
+def test_one_method_has_nothing_to_transfer_to(pair: list[TrainedMethod]) -> None:
     with pytest.raises(WrongValue, match="two runs or more"):
-        Transfer().work_across(pair[:1])
+        Transfer().cost_across(pair[:1])
 
 
-def test_it_can_be_shown(pair: list[Subject]) -> None:
-    subjects = [pair[0], rounded(pair[0]), pair[1]]
-    measured = Transfer(strength=32 / 255, steps=5).measure_across(subjects)
+def test_it_can_be_shown(pair: list[TrainedMethod]) -> None:
+    several = [pair[0], rounded(pair[0]), pair[1]]
+    measured = Transfer(strength=32 / 255, steps=5).measure_across(several)
     result = Result("seed 1 | rounded | seed 2", {}, measured.figures, {})
-    shown = room("transfer")
+    shown = renderer("transfer")
     assert shown is not None
     console = Console(width=100, record=True)
     for table in shown.tables([result]):

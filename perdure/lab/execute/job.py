@@ -13,7 +13,7 @@ from perdure.errors import Interrupted, PerdureError, RunLocked
 from perdure.lab.probe_run import RunProgress
 from perdure.lab.run import run_spec
 from perdure.lab.spec import RunSpec
-from perdure.probes.probe import Work
+from perdure.probes.probe import Cost
 from perdure.train.callbacks import Callback
 from perdure.train.plan import Plan
 from perdure.train.state import Epoch
@@ -142,7 +142,7 @@ class ProbeEvents(RunProgress):
         super().__init__()
         self.send = send
 
-    def begin(self, name: str, work: Work, seconds: float) -> None:  # noqa: ARG002
+    def begin(self, name: str, work: Cost, seconds: float) -> None:  # noqa: ARG002
         self.send("probe", {"name": name, "seconds": seconds})
 
 

@@ -1,4 +1,4 @@
-"""What probes found, as tables and pictures: one room for each, named after the room in `perdure/probes`."""
+"""What probes found, as tables and pictures: one module for each, named after the one in `perdure/probes`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 class Result:
     """What a probe found of one run."""
 
-    label: str  # such as "rcl, seed 1": the runs of a comparison are told apart by it
+    label: str  # such as "rcl, seed 1": distinguishes the runs of a comparison
     values: Mapping[str, Any]  # of the probe
     figures: Mapping[str, Any]
     arrays: "Mapping[str, np.ndarray[Any, Any]]"
     headline: Mapping[str, float] = field(default_factory=dict)
 
 
-class Room(Protocol):
+class Renderer(Protocol):
     """What a module of this folder has."""
 
     def tables(self, results: Sequence[Result]) -> "Sequence[Table | str]":
@@ -32,7 +32,7 @@ class Room(Protocol):
         """On an empty matplotlib figure of constrained layout, whose size it may set. Readable in grey."""
 
 
-ROOMS = {
+RENDERERS = {
     **dict.fromkeys(("fgsm", "pgd", "apgd", "square", "noise"), "robustness"),
     **dict.fromkeys(("flatness", "curvature"), "flatness"),
     **dict.fromkeys(("landscape", "plane"), "landscape"),
@@ -41,7 +41,7 @@ ROOMS = {
 }
 
 
-def room(probe: str) -> Room | None:
+def renderer(probe: str) -> Renderer | None:
     """Where a probe's tables and pictures are made; None for one from another package, which has a headline only."""
-    name = ROOMS.get(probe)
+    name = RENDERERS.get(probe)
     return None if name is None else import_module(f"{__name__}.{name}")

@@ -1,17 +1,13 @@
 """The battery against masked gradients: verdicts, and accuracy against strength."""
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
 
 from rich.table import Table
 from rich.text import Text
 
+from perdure.report import render
 from perdure.report.probes import Result
-from perdure.report.probes.parts import abreast, look, name_ends, number, units
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from perdure.report.render import Axes, Figure, Figures, Tables, number
 
 STYLES = {"pass": "", "warn": "bold yellow", "fail": "bold red"}
 ATTACKS = ("PGD", "FGSM", "Square", "noise")
@@ -21,12 +17,12 @@ HOW = (
 )
 
 
-def tables(results: Sequence[Result]) -> Sequence[Table | str]:
-    middle = f"where attacks are compared at one strength, {units(results[0].figures)}"
+def tables(results: Sequence[Result]) -> Tables:
+    middle = f"where attacks are compared at one strength, {render.units(results[0].figures)}"
     return [*([_one(results[0])] if len(results) == 1 else _several(results)), HOW, middle]
 
 
-def draw(figure: "Figure", results: Sequence[Result]) -> None:
+def draw(figure: Figure, results: Sequence[Result]) -> None:
     """Accuracy against strength for each result, its verdicts beside it."""
     figure.set_size_inches(9.2, 0.2 + 3.3 * len(results))
     panels = figure.subplots(len(results), 2, squeeze=False, width_ratios=(3, 2))
@@ -36,57 +32,51 @@ def draw(figure: "Figure", results: Sequence[Result]) -> None:
 
 
 def _one(result: Result) -> Table:
-    table = Table(title=_title(result), title_justify="left")
+    figures = result.figures
+    images = f"{figures['curve']['images']} images of all tasks"
+    table = Table(title=f"{result.label}: is it real? {figures['verdict']} ({images})", title_justify="left")
     for name in ("check", "verdict", "found", "that is"):
         table.add_column(name, justify="right" if name == "found" else "left")
-    for check in result.figures["checks"]:
+    for check in figures["checks"]:
         table.add_row(check["name"], _colored(check["verdict"]), _found(check), check["says"])
     return table
 
 
 def _several(results: Sequence[Result]) -> list[Table]:
-    images = " and ".join(dict.fromkeys(str(result.figures["curve"]["images"]) for result in results))
     columns = []
     for result in results:
         cells = {check["name"]: _colored(check["verdict"], f"  {_found(check)}") for check in result.figures["checks"]}
         columns.append((result.label, {**cells, "all": _colored(result.figures["verdict"])}))
-    return abreast(f"is it real? gradient masking, {images} images of all tasks", "check", columns)
-
-
-def _title(result: Result) -> str:
-    figures = result.figures
-    return f"{result.label}: is it real? {figures['verdict']} ({figures['curve']['images']} images of all tasks)"
+    title = f"is it real? gradient masking, {render.joined(results, 'curve.images')} images of all tasks"
+    return render.side_by_side(title, "check", columns)
 
 
 def _colored(verdict: str, rest: str = "") -> Text:
     return Text.assemble((verdict, STYLES[verdict]), rest)
 
 
-def _found(check: Mapping[str, Any]) -> str:
+def _found(check: Figures) -> str:
     form = {"points": "+.1f", "%": ".1f"}.get(check["unit"], ".3g")
     return f"{number(check['value'], form)} {check['unit']}".strip()
 
 
-def _curves(axes: "Axes", result: Result) -> None:
+def _curves(axes: Axes, result: Result) -> None:
     """Strengths double from one to the next; the clean accuracy stands at 0."""
     curve = result.figures["curve"]
     sizes = [0.0, *(255 * strength for strength in curve["strengths"])]
     axes.axhline(curve["chance"], color="0.7", linewidth=0.8)
     axes.text(0, curve["chance"] + 1.5, "chance", color="0.4", va="bottom")
-    for place, name in enumerate(ATTACKS):
-        axes.plot(sizes, [curve["clean"], *curve[name]["accuracy"]], label=name, **look(place))
+    render.lines(axes, [(name, sizes, [curve["clean"], *curve[name]["accuracy"]]) for name in ATTACKS])
     axes.set_xscale("symlog", base=2, linthresh=sizes[1])
     axes.set_xticks(sizes, [f"{size:g}" for size in sizes])
     axes.minorticks_off()
-    axes.set_xlim(-0.2 * sizes[1], 1.05 * sizes[-1])
-    axes.set_ylim(-3, 103)
-    name_ends(axes)
-    axes.set_xlabel("strength (pixels of 0…255)")
-    axes.set_ylabel("accuracy (%)")
+    axes.set(xlim=(-0.2 * sizes[1], 1.05 * sizes[-1]), ylim=(-3, 103))
+    axes.set(xlabel="strength (pixels of 0…255)", ylabel="accuracy (%)")
     axes.set_title(f"{result.label}: {result.figures['verdict']}")
+    render.label_ends(axes)
 
 
-def _verdicts(axes: "Axes", result: Result) -> None:
+def _verdicts(axes: Axes, result: Result) -> None:
     axes.set_axis_off()
     checks = result.figures["checks"]
     for place, check in enumerate(checks):

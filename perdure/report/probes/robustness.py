@@ -1,103 +1,94 @@
 """Accuracy under attack: tables, and accuracy against strength."""
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
 
 from rich.table import Table
 
+from perdure.report import render
 from perdure.report.probes import Result
-from perdure.report.probes.parts import look, name_ends, span, table
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from matplotlib.transforms import Affine2DBase
+from perdure.report.render import Axes, Figure, Figures, Tables, number, span, table
 
 NORMS = {"linf": "L∞", "l2": "L2"}
 TOP = 102  # so that a marker at 100 % is whole
-ROOM = 3  # strengths whose intervals fit into 100 columns
+FITTING = 3  # strengths whose intervals fit into 100 columns
 
 
-def tables(results: Sequence[Result]) -> Sequence[Table | str]:
+def tables(results: Sequence[Result]) -> Tables:
     """Clean first, then strength by strength; of a single run each task as well."""
-    title = f"Accuracy under attack ({_attacks(results)}), percent, mean over tasks"
-    found = table(title, "run", ("strength", "in pixels", "normalized", "accuracy", "95 % interval", "loss"))
-    for result in results:
-        for index, row in enumerate(_rows(result.figures)):
-            found.add_row(result.label if index == 0 else "", *row, end_section=index == len(result.figures["acc"]))
-    notes = [f"{result.label}: {note}" for result in results for note in result.figures["notes"]]
-    reading = [
+    title = f"Accuracy under attack ({render.joined(results, 'attack')}), percent, mean over tasks"
+    columns = ("strength", "in pixels", "normalized", "accuracy", "95 % interval", "loss")
+    return [
+        table(title, "run", columns, *map(_rows, results)),
+        *([_by_task(results[0].figures)] if len(results) == 1 else []),
         "strength: how far each image may move; in pixels of 0 … 1, and in the network's normalized input",
         "95 % interval: Wilson's, of all images together; loss: mean cross-entropy",
+        *(f"{result.label}: {note}" for result in results for note in result.figures["notes"]),
     ]
-    return [found, *([_by_task(results[0].figures)] if len(results) == 1 else []), *reading, *notes]
 
 
-def draw(figure: "Figure", results: Sequence[Result]) -> None:
+def draw(figure: Figure, results: Sequence[Result]) -> None:
     """Accuracy against strength, clean at 0, with intervals; side by side what is not measured by the same norm."""
     kinds = list(dict.fromkeys((result.figures["norm"], result.figures["space"]) for result in results))
     figure.set_size_inches(6.4 * len(kinds), 4.0)
     for axes, kind in zip(figure.subplots(1, len(kinds), squeeze=False)[0], kinds, strict=True):
         alike = [result for result in results if (result.figures["norm"], result.figures["space"]) == kind]
-        _draw_one(axes, alike, figure.dpi_scale_trans)
+        _draw_one(figure, axes, alike)
 
 
-def _rows(figures: Mapping[str, Any]) -> list[list[str]]:
-    clean = figures["clean"]
-    rows = [["clean", "0", "0", f"{clean['acc']:.1f}", span(clean["interval"]), f"{clean['loss']:.3f}"]]
-    for level, acc in enumerate(figures["acc"]):
-        rows.append(
-            [
-                figures["labels"][level],
-                span(figures["in_pixels"][level], ".3g"),
-                span(figures["in_normalized"][level], ".3g"),
-                f"{acc:.1f}",
-                span(figures["intervals"]["pooled"][level]),
-                f"{figures['loss'][level]:.3f}",
-            ]
-        )
-    return rows
+def _rows(result: Result) -> list[list[str]]:
+    figures, clean = result.figures, result.figures["clean"]
+    units = zip(figures["labels"], figures["in_pixels"], figures["in_normalized"], strict=True)
+    found = zip(figures["acc"], figures["intervals"]["pooled"], figures["loss"], strict=True)
+    strengths = [
+        ["clean", "0", "0"],
+        *([label, span(one, ".3g"), span(other, ".3g")] for label, one, other in units),
+    ]
+    levels = [(clean["acc"], clean["interval"], clean["loss"]), *found]
+    return [
+        [
+            result.label if strength[0] == "clean" else "",
+            *strength,
+            number(acc),
+            span(interval),
+            number(loss, ".3f"),
+        ]
+        for strength, (acc, interval, loss) in zip(strengths, levels, strict=True)
+    ]
 
 
-def _by_task(figures: Mapping[str, Any]) -> Table:
+def _by_task(figures: Figures) -> Table:
     """With intervals where there is room for them."""
-    room = len(figures["labels"]) <= ROOM
-    title = "by task, percent, with 95 % intervals" if room else "by task, percent"
-    found = table(title, "task", ("images", "clean", *figures["labels"]))
+    fits = len(figures["labels"]) <= FITTING
     levels = [figures["clean"]["by_task"], *figures["by_task"]]
     intervals = [figures["clean"]["intervals"], *figures["intervals"]["by_task"]]
+    rows = []
     for task, name in enumerate(figures["tasks"]):
-        cells = [
-            f"{level[task]:.1f} ({span(interval[task])})" if room else f"{level[task]:.1f}"
-            for level, interval in zip(levels, intervals, strict=True)
-        ]
-        found.add_row(name, str(figures["images"][task]), *cells)
-    return found
+        pairs = [(level[task], interval[task]) for level, interval in zip(levels, intervals, strict=True)]
+        cells = [f"{number(acc)} ({span(interval)})" if fits else number(acc) for acc, interval in pairs]
+        rows.append([name, str(figures["images"][task]), *cells])
+    title = "by task, percent, with 95 % intervals" if fits else "by task, percent"
+    return table(title, "task", ("images", "clean", *figures["labels"]), rows)
 
 
-def _attacks(results: Sequence[Result]) -> str:
-    return " and ".join(dict.fromkeys(str(result.figures["attack"]) for result in results))
-
-
-def _draw_one(axes: "Axes", results: Sequence[Result], inch: "Affine2DBase") -> None:
+def _draw_one(figure: Figure, axes: Axes, results: Sequence[Result]) -> None:
     from matplotlib.transforms import ScaledTranslation
 
+    beside = min(4, 18 / len(results)) / 72  # inches, so that intervals do not hide each other
     for index, result in enumerate(results):
         strengths, acc, low, high = _curve(result.figures)
-        beside = min(4, 18 / len(results)) / 72  # inches, so that intervals do not hide each other
-        aside = beside * (index - (len(results) - 1) / 2)
-        shifted = axes.transData + ScaledTranslation(aside, 0, inch)
-        style = look(index)
+        shifted = axes.transData + ScaledTranslation(
+            beside * (index - (len(results) - 1) / 2), 0, figure.dpi_scale_trans
+        )
+        style = render.line_style(index)
         axes.vlines(strengths, low, high, colors=style["color"], linewidth=1, transform=shifted, clip_on=False)
         axes.plot(strengths, acc, transform=shifted, clip_on=False, label=result.label, **style)
     _scale(axes, results)
-    axes.set_ylim(0, TOP)
-    axes.set_ylabel("accuracy (%), mean over tasks")
-    axes.set_title(f"{_attacks(results)}, with 95 % intervals")
-    name_ends(axes)
+    axes.set(ylim=(0, TOP), ylabel="accuracy (%), mean over tasks")
+    axes.set_title(f"{render.joined(results, 'attack')}, with 95 % intervals")
+    render.label_ends(axes)
 
 
-def _curve(figures: Mapping[str, Any]) -> tuple[list[float], list[float], list[float], list[float]]:
+def _curve(figures: Figures) -> tuple[list[float], list[float], list[float], list[float]]:
     """Strengths in order, accuracies, and the bounds of their intervals; clean at 0."""
     points = {0.0: (figures["clean"]["acc"], *figures["clean"]["interval"])}
     for strength, acc, interval in zip(
@@ -109,8 +100,9 @@ def _curve(figures: Mapping[str, Any]) -> tuple[list[float], list[float], list[f
     return strengths, acc, low, high
 
 
-def _scale(axes: "Axes", results: Sequence[Result]) -> None:
-    """Strengths as the probe was given them, the other unit below; logarithmic where they span more than a decade."""
+def _scale(axes: Axes, results: Sequence[Result]) -> None:
+    """Strengths as the probe was given them, what the last is in the other unit below; logarithmic where they span more
+    than a decade."""
     strengths = sorted({strength for result in results for strength in _curve(result.figures)[0]})
     least = strengths[min(1, len(strengths) - 1)]
     if strengths[-1] > 10 * least:
@@ -124,25 +116,19 @@ def _scale(axes: "Axes", results: Sequence[Result]) -> None:
         if places[strength] - places[ticks[-1]] > 0.06 * places[strengths[-1]]:  # as many as can be read
             ticks.append(strength)
     figures = results[0].figures
+    names = ("in pixels of 0 … 1", "in normalized units")
+    own, other, unit = (*names, "in_normalized") if _in_pixels(figures) else (*names[::-1], "in_pixels")
+    last = _strength(figures["strengths"][-1], figures)
     axes.set_xticks(ticks, ["clean", *(_strength(strength, figures) for strength in ticks[1:])])
     axes.set_xticks([], minor=True)
-    axes.set_xlabel(_units(figures))
+    axes.set_xlabel(f"strength ({NORMS[figures['norm']]}) {own}\n{last} is {span(figures[unit][-1], '.3g')} {other}")
 
 
-def _units(figures: Mapping[str, Any]) -> str:
-    """What the strengths are measured in, and what the last of them is in the other unit."""
-    names = ("in pixels of 0 … 1", "in normalized units")
-    own, other = names if _in_pixels(figures) else names[::-1]
-    there = figures["in_normalized" if _in_pixels(figures) else "in_pixels"][-1]
-    here = _strength(figures["strengths"][-1], figures)
-    return f"strength ({NORMS[figures['norm']]}) {own}\n{here} is {span(there, '.3g')} {other}"
-
-
-def _in_pixels(figures: Mapping[str, Any]) -> bool:
+def _in_pixels(figures: Figures) -> bool:
     return str(figures["space"]).startswith("pixels")
 
 
-def _strength(strength: float, figures: Mapping[str, Any]) -> str:
+def _strength(strength: float, figures: Figures) -> str:
     """In 255ths where it is a change of a pixel that has so many levels."""
     whole = abs(255 * strength - round(255 * strength)) < 1e-6
     levels = whole and _in_pixels(figures) and figures["norm"] == "linf"
