@@ -14,7 +14,7 @@ from perdure.methods.method import Method
 from perdure.nets.network import Network
 from perdure.ops.attacks import Ball, pgd
 from perdure.ops.contamination import Adversary, contaminate
-from perdure.probes.probe import BATCH
+from perdure.probes.probe import BATCH, TaskModel
 from perdure.seeding import chance, generator
 from perdure.train.fit import fit
 from perdure.train.plan import Plan
@@ -72,11 +72,11 @@ def _adversary(stream: Stream, number: int, seed: int, network: str) -> Adversar
         with chance(seed, "outliers", "network", number):
             method = Method(Network(registry.networks.load(network)(stream.shape)))
         fit(method, Lesson(0, (Part(0, len(task.classes), task.train, task.valid),)), PLAN, seed)
-        sight = TaskModel(method, 0, task.train)
+        model = TaskModel(method, 0, task.train)
         source = generator(seed, "outliers", "attack", number)
         ball = Ball("linf", STRENGTH)
         return torch.cat(
-            [pgd(sight, pixels[piece], y[piece], ball, steps=STEPS, rng=source) for piece in cut(len(y), BATCH)]
+            [pgd(model, pixels[piece], y[piece], ball, steps=STEPS, rng=source) for piece in cut(len(y), BATCH)]
         )
 
     return move
