@@ -93,6 +93,4 @@ def test_stopped_it_does_not_promise_to_go_on(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("perdure.lab.bench.whole.run", interrupted)
     done = CliRunner().invoke(app, ["bench"])
     assert done.exit_code == 130
-    assert done.stderr.splitlines() == [
-        "perdure: stopped; times are only worth something together, so nothing was kept"
-    ]
+    assert done.stderr.splitlines() == ["perdure: interrupted; times only mean something together, so nothing was kept"]
