@@ -91,7 +91,7 @@ def test_paths_are_left_out_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_stopped_it_does_not_promise_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> None:
+    def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("perdure.lab.bench.bench", interrupted)
