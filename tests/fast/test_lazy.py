@@ -46,7 +46,17 @@ LAZY = {  # what is done to a gradient → what it is afterwards
     "matrix factor": (lambda g: g * torch.ones(12, 10).double(), Tensor),
     "square": (lambda g: g * g, Tensor),
     "matrix on the left": (lambda g: torch.ones(2, 12).double() @ g, Tensor),
-    "gram": (lambda g: g @ g.T, Tensor),
+    "gram": (lambda g: g @ g.T, LowRankGrad),
+    "product of two": (lambda g: g.flatten(1) @ low_rank(3, 10, 4), Tensor),
+    "vector": (lambda g: g @ torch.ones(10).double(), Tensor),
+    "other norm": (lambda g: torch.linalg.vector_norm(g, 1), Tensor),
+    "norms of rows": (lambda g: torch.linalg.vector_norm(g, dim=1), Tensor),
+    "flat": (lambda g: g.flatten(), Tensor),
+    "flat by keyword": (lambda g: g.flatten(start_dim=1), Tensor),
+    "other view": (lambda g: g.view_as(torch.empty(120)), Tensor),
+    "clamp from below": (lambda g: g.clamp(0.0), Tensor),
+    "clamp by keyword": (lambda g: g.clamp(min=-1.0, max=1.0), Tensor),
+    "multiple added": (lambda g: torch.ones(12, 10).double().add(g, alpha=2.0), Tensor),
     "sum with itself": (lambda g: g + g, Tensor),
     "number added": (lambda g: g + 1.0, Tensor),
     "gradient first": (lambda g: g + torch.ones(12, 10).double(), Tensor),
@@ -61,8 +71,10 @@ LAZY = {  # what is done to a gradient → what it is afterwards
 def test_a_gradient_in_factors_is_a_tensor_to_all_who_ask(what: str) -> None:
     torch.manual_seed(0)
     gradient, (do, kind) = low_rank(), LAZY[what]
+    torch.manual_seed(1)
     found = do(gradient)
     assert type(found) is kind
+    torch.manual_seed(1)
     torch.testing.assert_close(plain(found), plain(do(gradient.dense())))
 
 
