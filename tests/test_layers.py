@@ -27,8 +27,8 @@ ALLOWED: dict[str, set[str]] = {
     "report": {"errors"},
     "cli": BOTTOM | {"fast", "data", "lab", "report"},
 }
-SOON_RENAMED: set[str] = set()
-SOON_MOVED = {"lab/progress.py"}
+SOON_RENAMED = {"Answers", "Block", "Check", "Estimate", "Pace", "Twins"}  # to be empty when all folders are done
+SOON_MOVED = {"lab/progress.py"}  # likewise
 PRINTING = {"cli", "report"}
 """Folders that may know of a terminal."""
 
@@ -101,7 +101,7 @@ def test_one_name_one_public_class() -> None:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 where.setdefault(node.name, []).append(str(path.relative_to(PACKAGE)))
     twice = {name: paths for name, paths in where.items() if len(paths) > 1}
-    assert not twice.keys() - SOON_RENAMED
+    assert twice.keys() <= SOON_RENAMED, twice
 
 
 def test_only_reports_and_the_command_line_know_of_a_terminal() -> None:

@@ -5,6 +5,7 @@ from copy import deepcopy
 import pytest
 import torch
 import torch.nn.functional as F
+from networks import Tracking
 from torch import Tensor, nn
 
 from perdure import fast
@@ -123,23 +124,6 @@ def test_modes_end_with_their_forward() -> None:
 # --- networks -------------------------------------------------------------------------------------
 
 
-class Tracking(Backbone):
-    """Running statistics before and after dropout, that of a convolution and that of a linear layer."""
-
-    independent = True
-
-    def __init__(self, rate: float = 0.5) -> None:
-        super().__init__()
-        self.conv, self.norm, self.drop = nn.Conv2d(3, 8, 5), nn.BatchNorm2d(8), nn.Dropout(rate)
-        self.conv2, self.norm2 = nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8)
-        self.fc, self.drop_fc, self.width = nn.Linear(8, 16), nn.Dropout(rate), 16
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        maps = self.norm2(self.conv2(self.drop(self.norm(self.conv(x)).relu()))).relu()
-        features = self.fc(maps.mean((2, 3)))
-        return self.drop_fc(features), features
-
-
 def network(backbone: Backbone) -> Network:
     net = Network(backbone)
     net.add_head(3)
@@ -151,7 +135,7 @@ def network(backbone: Backbone) -> Network:
 def test_joint_forwards_are_separate_ones(name: str, conv_dropout: bool) -> None:
     """Outputs, gradients and running statistics."""
     torch.manual_seed(0)
-    net = network(Tracking(0.0) if name == "tracking" else NETS[name]())
+    net = network(Tracking(dropout=0.0) if name == "tracking" else NETS[name]())
     twin, parts = deepcopy(net), batches(2, 6, 3, 32, 32)
     found = net.train()(parts, 0, conv_dropout)
     with fast.without("joint_batches"):
@@ -177,8 +161,8 @@ def test_running_statistics_see_each_batch_as_often_with_dropout(conv_dropout: b
     net.train()(parts, 0, conv_dropout)
     with fast.without("joint_batches"):
         twin.train()(parts, 0, conv_dropout)
-    torch.testing.assert_close(net.backbone.norm.running_mean, twin.backbone.norm.running_mean)
-    torch.testing.assert_close(net.backbone.norm.running_var, twin.backbone.norm.running_var)
+    torch.testing.assert_close(net.backbone.norm1.running_mean, twin.backbone.norm1.running_mean)
+    torch.testing.assert_close(net.backbone.norm1.running_var, twin.backbone.norm1.running_var)
 
 
 @pytest.mark.parametrize("learning", [True, False])
