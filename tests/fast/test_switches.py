@@ -12,7 +12,7 @@ from torch import Tensor
 
 from perdure import fast
 from perdure.errors import UnknownName
-from perdure.fast import dropout, lazy
+from perdure.fast import dropout, lazy, mixed_images
 from perdure.nets.network import Network
 from perdure.ops import gradients, subspace
 
@@ -23,6 +23,7 @@ TAKEN: dict[str, tuple[str, str, Any, str]] = {
     "project_inputs": ("gpm", "alexnet", gradients, "_accumulate"),
     "low_rank": ("dfgp", "alexnet", lazy.PerturbedWeight, "linear"),
     "joint_batches": ("rcl", "alexnet", Network, "_joint"),
+    "mixed_images": ("rcl, paper", "resnet18", mixed_images._FirstConvolution, "apply"),
     "rescale_inputs": ("trgp", "mlp", lazy.RescaledWeight, "linear"),
     "pooling": ("gpm", "alexnet", dropout._DropPool, "apply"),
     "gram": ("gpm", "alexnet", subspace, "_outside_by_gram"),
