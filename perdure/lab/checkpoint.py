@@ -67,12 +67,12 @@ def save(path: Path, digest: str, method: Method, learned: Learned, fit_state: F
         "matrix": learned.matrix,
         "epochs": [asdict(epoch) for epoch in learned.epochs],
         "seconds": learned.seconds,
-        "standing": None,
+        "fit_state": None,
         "threads": torch.get_num_threads(),
     }
     if fit_state is not None:
         groups |= {name: getattr(fit_state, name) for name in TENSORS}
-        facts["standing"] = {
+        facts["fit_state"] = {
             **{name: getattr(fit_state, name) for name in ("lesson", "epoch", "batches", "seconds")},
             "running": fit_state.running.plain(),
             "history": [asdict(epoch) for epoch in fit_state.history],
@@ -122,7 +122,7 @@ def _checkpoint(found: dict[str, Tensor], facts: dict[str, Any], plan: Plan) -> 
     state = groups.pop(METHOD)
     learned = Learned(facts["matrix"], [_epoch(epoch) for epoch in facts["epochs"]], [], facts["seconds"])
     fit_state = None
-    if (at := facts["standing"]) is not None:
+    if (at := facts["fit_state"]) is not None:
         schedule = plan.schedule_for_lesson()
         for name, value in at["schedule"].items():
             setattr(schedule, name, value)
