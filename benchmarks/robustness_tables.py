@@ -3,8 +3,9 @@
     perdure study robustness --out runs && perdure study outliers --out runs
     python benchmarks/robustness_tables.py --out runs
 
-Nothing is computed here: what is not in the store is left out of the means, and said. Figures are means over seeds with
-the lowest and the highest in brackets; differences are paired by seed, with Student's 95 % interval.
+Nothing is trained or measured here: runs that are not in the store are left out of the means, and counted.
+Figures are means over seeds with the lowest and the highest in brackets; differences are paired by seed, with Student's
+95 % interval.
 """
 
 import argparse
