@@ -3,7 +3,8 @@
     python benchmarks/features.py --root DIR --out runs --seeds 1 2
 
 Runs `perdure run rcl cifar100 --tasks 1 --plan epochs=5 --plan train_scores=true --set CHOICE` for each choice and
-seed, one after another with one thread, and prints the training accuracy after each epoch. Finished runs are not repeated.
+seed, one after another with one thread, and prints the training accuracy after each epoch. Finished runs are not
+repeated.
 """
 
 import argparse

@@ -9,6 +9,7 @@ Figures are means over seeds with the lowest and the highest in brackets; differ
 """
 
 import argparse
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import correlation, fmean
@@ -65,6 +66,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs"))
     out = parser.parse_args().out
     records = records_of("robustness", out)
+    if not records:
+        sys.exit(f"no runs in {out}; run the two studies first, or name their store with --out")
     print_head("figure")
     for name in ROBUSTNESS:
         print_row(name, records, lambda record, name=name: figure(record, name))
