@@ -22,7 +22,7 @@ Scores = tuple[float, float]  # mean loss, accuracy
 class AlexNet(nn.Module):
     """Three convolutions and two linear layers, none with a bias; one bias-free head per task, all made at once.
 
-    Batch norm keeps no running statistics: it uses those of the batch at hand, in evaluation, too.
+    Batch norm keeps no running statistics: it uses those of the current batch, in evaluation, too.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ def dense_projectors(bases: list[np.ndarray], dtype: torch.dtype = torch.float32
 
 @torch.no_grad()
 def project(net: AlexNet, projectors: list[Tensor] | None) -> None:
-    """From the second task on: G ← G − G M Mᵀ in every layer, and batch norm no longer moves. Heads stay free."""
+    """From the second task on: G ← G − G M Mᵀ in every layer, and batch norm is fixed. Heads are not projected."""
     if projectors is None:
         return
     for layer, projector in zip(net.layers(), projectors, strict=True):

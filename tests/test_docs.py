@@ -45,6 +45,12 @@ def test_python_of_the_readme_runs(
     assert backbone[1].equal(backbone[2])  # the second task left it alone
 
 
+@pytest.mark.parametrize("page", ["docs/runs.md", "docs/own-data.md"])
+def test_python_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_python_of(page)
+
+
 def test_python_of_the_laboratory_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     from perdure.data.benchmarks.synthetic import synthetic
     from perdure.lab.run import run_spec as run
