@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for editors and type checkers
     from perdure.errors import PerdureError as PerdureError
+    from perdure.lab.bench import bench as bench
     from perdure.lab.export import export_runs as export_runs
     from perdure.lab.index import runs as runs
     from perdure.lab.probe_runs import probe as probe
@@ -41,6 +42,7 @@ _MODULES = {
     "probe": "perdure.lab.probe_runs",
     "runs": "perdure.lab.index",
     "export_runs": "perdure.lab.export",
+    "bench": "perdure.lab.bench",
     "Network": "perdure.nets.network",
     "Method": "perdure.methods.method",
     "Plan": "perdure.train.plan",

@@ -191,7 +191,7 @@ class Lesson:
 
 
 def cut(length: int, size: int) -> list[slice]:
-    """Consecutive pieces of `size`; a tail shorter than an eighth of that joins the piece before it.
+    """Consecutive pieces of `size`; a tail shorter than an eighth of that, or of one, joins the piece before it.
 
     Batch statistics of one sample do not exist, and those of two are ruinous: on `six`, a tail of 2 after fourteen
     batches of 32 cost plain SGD ten points of new-task accuracy. The papers' tails (11 of 64 and up) stay as they are.
@@ -202,7 +202,7 @@ def cut(length: int, size: int) -> list[slice]:
     [slice(0, 17, None)]
     """
     starts = list(range(0, length, size))
-    if len(starts) > 1 and length - starts[-1] < size / 8:
+    if len(starts) > 1 and length - starts[-1] < max(size / 8, min(size, 2)):
         starts.pop()
     return [slice(start, stop) for start, stop in zip(starts, [*starts[1:], length], strict=True)]
 

@@ -1,7 +1,6 @@
 """Who may import whom. The arrows are drawn in docs/architecture.md; any other is a mistake."""
 
 import ast
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,25 +8,27 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "perdure"
-PLAIN = {"types", "errors", "seeding", "schema", "fast"}
-ALLOWED = {
+BOTTOM = {"errors", "seeding", "schema", "registry", "types"}
+ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "seeding": set(),
-    "fast": {"errors"},
     "registry": {"errors"},
     "schema": {"errors"},
     "types": {"errors"},
-    "ops": PLAIN,
-    "memory": PLAIN | {"ops"},
-    "nets": PLAIN | {"ops"},
-    "data": PLAIN | {"ops"},
-    "methods": PLAIN | {"ops", "memory", "nets"},
-    "train": PLAIN | {"ops", "memory", "methods"},
-    "probes": PLAIN | {"ops", "memory", "nets", "methods", "train"},
-    "lab": PLAIN | {"registry", "ops", "memory", "nets", "data", "methods", "train", "probes", "report"},
+    "fast": {"errors"},
+    "ops": BOTTOM | {"fast"},
+    "memory": BOTTOM | {"ops"},
+    "nets": BOTTOM | {"ops", "fast"},
+    "data": BOTTOM | {"ops"},
+    "methods": BOTTOM | {"ops", "memory", "nets"},
+    "train": BOTTOM | {"ops", "memory", "methods"},
+    "probes": BOTTOM | {"ops", "memory", "nets", "methods", "train"},
+    "lab": BOTTOM | {"fast", "ops", "memory", "nets", "data", "methods", "train", "probes", "report"},
     "report": {"errors", "ops"},
-    "cli": PLAIN | {"registry", "ops", "data", "train", "probes", "lab", "report"},
+    "cli": BOTTOM | {"ops", "data", "train", "probes", "lab", "report"},
 }
+PRINTING = {"cli", "report"}
+"""Folders that may know of a terminal."""
 
 
 def room(module: str) -> str:
@@ -48,26 +49,66 @@ def imports(path: Path) -> set[str]:
     return {name for name in found if name.startswith("perdure.")}
 
 
+def roots(path: Path) -> set[str]:
+    """Top-level packages that a file imports."""
+    nodes = list(ast.walk(ast.parse(path.read_text("utf-8"))))
+    found = {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+    found |= {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    return {name.split(".")[0] for name in found}
+
+
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_imports_follow_the_arrows(path: Path) -> None:
-    own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-    wrong = {name for name in imports(path) if room(name) not in ALLOWED[own] | {own}}
-    assert not wrong, f"{own} may not import {sorted(wrong)}"
+def folder(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def test_only_command_line_and_report_print_with_rich() -> None:
+def test_imports_follow_the_arrows() -> None:
+    wrong = [
+        f"{path.relative_to(PACKAGE)} may not import {name}"
+        for path in FILES
+        for name in sorted(imports(path))
+        if room(name) not in ALLOWED[folder(path)] | {folder(path)}
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_loop_and_probes_know_no_method_by_name() -> None:
     for path in FILES:
-        if path.relative_to(PACKAGE).parts[0] not in ("cli", "report"):
-            assert not re.search(r"^\s*(import|from) (rich|typer)\b", path.read_text("utf-8"), re.MULTILINE), path
+        if folder(path) in ("train", "probes"):
+            assert {name for name in imports(path) if room(name) == "methods"} <= {"perdure.methods.method"}, path
 
 
-@pytest.mark.parametrize("folder", ["train", "probes"])
-def test_loop_and_probes_know_no_method_by_name(folder: str) -> None:
-    for path in (PACKAGE / folder).glob("*.py"):
-        assert {name for name in imports(path) if room(name) == "methods"} <= {"perdure.methods.method"}, path
+def test_methods_hold_equations_and_nothing_of_fast() -> None:
+    """Neither imported nor reached through something else; two that were once long stay short."""
+    for path in (PACKAGE / "methods").glob("*.py"):
+        tree = ast.parse(path.read_text("utf-8"))
+        names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        names |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        names |= {part for name in imports(path) for part in name.split(".")}
+        assert "fast" not in names, path
+    for name in ("rcl", "fsdgpm"):
+        assert len((PACKAGE / "methods" / f"{name}.py").read_text("utf-8").splitlines()) <= 150, name
+
+
+def test_one_name_one_public_class() -> None:
+    where: dict[str, list[str]] = {}
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                where.setdefault(node.name, []).append(str(path.relative_to(PACKAGE)))
+    twice = {name: paths for name, paths in where.items() if len(paths) > 1}
+    assert not twice
+
+
+def test_only_reports_and_the_command_line_know_of_a_terminal() -> None:
+    wrong = {
+        str(path.relative_to(PACKAGE))
+        for path in FILES
+        if folder(path) not in PRINTING and roots(path) & {"rich", "typer"}
+    }
+    assert not wrong
 
 
 def _fresh(code: str) -> str:
@@ -75,9 +116,9 @@ def _fresh(code: str) -> str:
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize("module", ["perdure", "perdure.report.tables", "perdure.report.figures", "perdure.cli.main"])
-def test_these_do_not_import_torch(module: str) -> None:
-    assert _fresh(f"import sys, {module}; print('torch' in sys.modules)") == "False"
+def test_the_front_door_reports_and_the_command_line_do_not_import_torch() -> None:
+    for module in ("perdure", "perdure.report.tables", "perdure.report.figures", "perdure.cli.main"):
+        assert _fresh(f"import sys, {module}; print('torch' in sys.modules)") == "False", module
 
 
 def test_importing_perdure_is_quick() -> None:

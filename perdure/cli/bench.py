@@ -3,16 +3,13 @@
 import json
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.table import Table
 
 from perdure.cli.options import AsJson, guarded, note, stdout
 from perdure.errors import Interrupted, WrongValue
-
-if TYPE_CHECKING:
-    from perdure.lab.bench.growth import Growth
 
 ABOUT = {  # how each kind of ratio reads; the key's ending tells the kind
     "_over_bare": "step ÷ the bare forward and backward passes it needs",
@@ -23,45 +20,42 @@ ABOUT = {  # how each kind of ratio reads; the key's ending tells the kind
 
 
 def join(app: typer.Typer) -> None:
-    app.command()(guarded(bench))
+    app.command("bench")(guarded(bench_verb))
 
 
-def bench(
+def bench_verb(
     rounds: Annotated[int, typer.Option(min=1, help="Turns of each comparison; more are steadier.")] = 15,
     threads: Annotated[int, typer.Option(min=1, help="Threads of torch.")] = 2,
     only: Annotated[list[str], typer.Option(help="Steps of this method only, e.g. gpm or 'rcl shared'.")] = [],  # noqa: B006
     scaling: Annotated[bool, typer.Option("--scaling", help="How cost grows instead.")] = False,
     paths: Annotated[bool, typer.Option("--paths", help="What each fast path brings instead.")] = False,
-    textbook: Annotated[
-        Path | None, typer.Option(help="The plain implementation.", show_default="benchmarks/textbook.py of a clone")
-    ] = None,
+    folder: Annotated[Path | None, typer.Option(help="What to measure.", show_default="benchmarks/ of a clone")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure speed on this machine, as ratios; docs in benchmarks/README.md."""
-    from perdure.lab.bench.clock import Bench
-    from perdure.lab.bench.growth import growths
-    from perdure.lab.bench.paths import gains
-    from perdure.lab.bench.whole import run
+    from perdure.lab.bench import bench
 
-    how = Bench(threads, rounds, lambda line: note(f"perdure bench: {line}"))
     if scaling and paths:
         raise WrongValue("--scaling and --paths are two measurements; ask for one at a time")
-    data: object
+
     try:
-        if scaling:
-            found = list(growths(how, only))
-            data, table = [growth.plain() for growth in found], _scaling(found)
-        elif paths:
-            data = brought = gains(how, only)
-            table = _gains(brought)
-        else:
-            data = result = run(how, textbook, only)
-            table = _ratios(result)
+        what: Literal["ratios", "scaling", "paths"] = "scaling" if scaling else "paths" if paths else "ratios"
+        data = bench(
+            what,
+            rounds=rounds,
+            threads=threads,
+            only=only,
+            folder=folder,
+            report=lambda line: note(f"perdure bench: {line}"),
+        )
     except KeyboardInterrupt:
         raise Interrupted(
             "interrupted; times only mean something together, so nothing was kept", signal.SIGINT
         ) from None
-    print(json.dumps(data)) if as_json else stdout.print(table)
+    if as_json:
+        print(json.dumps(data))
+    else:
+        stdout.print(_scaling(data) if scaling else _gains(data) if paths else _ratios(data))
 
 
 def _ratios(result: dict[str, Any]) -> Table:
@@ -82,9 +76,9 @@ def _gains(found: "dict[str, dict[str, float]]") -> Table:
     return table
 
 
-def _scaling(found: "list[Growth]") -> Table:
+def _scaling(found: list[dict[str, Any]]) -> Table:
     table = Table("method", "against", "sizes", "what it takes", "slope", title="How cost grows")
-    for growth in found:
-        sizes = ", ".join(f"{size:g}" for size in growth.sizes)
-        table.add_row(growth.method, growth.what, sizes, growth.told(), f"{growth.slope:.2f}")
+    for row in found:
+        sizes = ", ".join(f"{size:g}" for size in row["sizes"])
+        table.add_row(row["method"], row["what"], sizes, row["summary"], f"{row['slope']:.2f}")
     return table

@@ -31,11 +31,10 @@ class Lazy(Tensor):
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        lazy = [
-            one for arg in args for one in (arg if isinstance(arg, list | tuple) else [arg]) if isinstance(one, Lazy)
-        ]
-        for rule in (type(one).rules().get(func) for one in lazy):
-            if rule is not None and (found := rule(*args, **kwargs)) is not NotImplemented:
+        flat = [one for arg in args for one in (arg if isinstance(arg, list | tuple) else [arg])]
+        rules = [] if kwargs else [type(one).rules().get(func) for one in flat if isinstance(one, Lazy)]
+        for rule in rules:
+            if rule is not None and (found := rule(*args)) is not NotImplemented:
                 return found
         if getattr(getattr(func, "__self__", None), "__name__", "") in _METADATA:
             with torch._C.DisableTorchFunctionSubclass():
@@ -86,12 +85,14 @@ class LowRankGrad(Lazy):
         return _LOW_RANK
 
 
-def _norm(grad: LowRankGrad) -> Tensor:
+def _norm(grad: LowRankGrad, *order: Any) -> Any:
+    if order:
+        return NotImplemented
     return ((grad.rows @ grad.rows.T) * (grad.inputs @ grad.inputs.T)).sum().clamp_min(0).sqrt()
 
 
 def _times_matrix(grad: Any, matrix: Any) -> Any:
-    if not isinstance(grad, LowRankGrad) or isinstance(matrix, Lazy):
+    if not isinstance(grad, LowRankGrad) or isinstance(matrix, Lazy) or matrix.ndim != 2:
         return NotImplemented
     return LowRankGrad.of(grad.rows, grad.inputs @ matrix)
 
@@ -104,8 +105,10 @@ def _times(grad: Any, factor: Any) -> Any:
     return LowRankGrad.of(grad.rows, grad.inputs * factor)  # a vector counts by column
 
 
-def _clamp(grad: LowRankGrad, low: float, high: float) -> Any:
+def _clamp(grad: LowRankGrad, low: Any = None, high: Any = None) -> Any:
     """No entry of δᵀa, an inner product of two columns, is larger than the product of the largest norms."""
+    if not isinstance(low, float | int) or not isinstance(high, float | int):
+        return NotImplemented
     largest = [torch.linalg.vector_norm(factor.detach(), dim=0).max() for factor in (grad.rows, grad.inputs)]
     if grad.rows.device.type != "cpu" or largest[0] * largest[1] > min(-low, high):  # a GPU would have to wait
         return NotImplemented
@@ -120,8 +123,12 @@ def _plus(one: Any, other: Any) -> Any:
     return PerturbedWeight.of(one, [other])
 
 
-def _same(grad: LowRankGrad, *_shape: Any) -> LowRankGrad:
-    return grad
+def _flatten(grad: LowRankGrad, start: int = 0, *_end: int) -> Any:
+    return grad if start == 1 else NotImplemented  # it has two dimensions
+
+
+def _view_as(grad: Tensor, other: Tensor) -> Any:
+    return grad if grad.shape == other.shape else NotImplemented
 
 
 _LOW_RANK: dict[Any, Callable[..., Any]] = {
@@ -130,8 +137,8 @@ _LOW_RANK: dict[Any, Callable[..., Any]] = {
     Tensor.mul: _times,
     Tensor.clamp: _clamp,
     Tensor.add: _plus,
-    Tensor.flatten: _same,
-    Tensor.view_as: _same,
+    Tensor.flatten: _flatten,
+    Tensor.view_as: _view_as,
 }
 
 

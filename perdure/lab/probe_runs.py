@@ -270,7 +270,7 @@ def _costs(session: Session, run: FinishedRun, wanted: Sequence[ProbeSpec]) -> I
         snapshots = placeholder_snapshots(method, run.record["accuracy_matrix"])
         subject = replace(opened.subject, stages=snapshots, clean=opened.stream.tasks)
         for one in wanted:
-            yield _cost(run.label, one, one.build(opened.stream).work(subject), speed, one.key in known)
+            yield _cost(run.label, one, one.build(opened.stream).cost(subject), speed, one.key in known)
 
 
 def _cost(run: str, one: ProbeSpec, work: Any, speed: Speed, known: bool = False) -> dict[str, Any]:

@@ -88,7 +88,7 @@ class RunSpec:
     def from_plain(cls, content: Mapping[str, Any]) -> Self:
         """Back from `plain`, whose tuples JSON makes lists of."""
         if content["format"] != FORMAT:
-            raise WrongValue(f"a specification of format {content['format']}, but this perdure has {FORMAT}; ask anew")
+            raise WrongValue(f"format {content['format']}, but this perdure has {FORMAT}; run it again")
         values = {name: tuple(value) if isinstance(value, list) else value for name, value in content["values"].items()}
         given = {field.name: content[field.name] for field in fields(cls) if field.name in content}
         return cls(**{**given, "values": values, "plan": Plan(**content["plan"])})

@@ -3,7 +3,9 @@
 import ast
 import importlib.util
 import math
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -11,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from perdure import fast
+from perdure.fast import dropout as fast_dropout
 from perdure.methods.gpm import GPM
 from perdure.methods.rcl import RCL
 from perdure.nets.alexnet import AlexNet
@@ -32,20 +36,20 @@ CLASSES = 3
 RATE = 0.1
 
 
-def twins() -> tuple[Network, nn.Module]:
-    """The package's network and the textbook's with the same weights, in double precision and without dropout.
+def twins(dropout: bool = False) -> tuple[Network, nn.Module]:
+    """The package's network and the textbook's with the same weights, in double precision.
 
     Batch-norm scales and shifts are drawn, too: at 1 and 0 a wrong order of parts could go unseen.
     """
     torch.manual_seed(3)
-    ours = Network(AlexNet((3, 32, 32), **WIDTHS, dropout=False))
+    ours = Network(AlexNet((3, 32, 32), **WIDTHS, dropout=dropout))
     for _ in range(2):
         ours.add_head(CLASSES)
     ours.double()
     for weight in ours.parameters():
         if weight.ndim == 1:
             nn.init.uniform_(weight, 0.5, 1.5)
-    plain = textbook.AlexNet(2, CLASSES, **WIDTHS, dropout=False).double()
+    plain = textbook.AlexNet(2, CLASSES, **WIDTHS, dropout=dropout).double()
     plain.load_state_dict({name.removeprefix("backbone."): value for name, value in ours.state_dict().items()})
     return ours, plain
 
@@ -121,6 +125,84 @@ def test_a_step_of_rcl_is_the_packages(task: int, monkeypatch: pytest.MonkeyPatc
     optimizer = torch.optim.SGD(plain.parameters(), lr=RATE)
     textbook.rcl_step(plain, optimizer, projectors, given.x, given.y, task, mixing=(share, partner), **values)
     assert_same_step(before, ours, plain, still=task > 0)
+
+
+# ── with dropout: the same masks for the same rows, whoever asks for them and in whatever order ─────────────────
+
+
+class Masks:
+    """One mask for each dropout, pass, and role of a row: raw or mixed image, for logits or for features.
+
+    Dropouts are told apart by the shape of what they drop. They ask for the rows of all roles at once, or for those of
+    one role after the other, in an `order`.
+    """
+
+    roles = ("raw", "mixed", "raw features", "mixed features")
+
+    def __init__(self, order: Sequence[str], last: Sequence[str]) -> None:
+        self.order, self.last = order, last  # of the dropouts after the first linear layer and after the last
+        self.asked: dict[tuple[int, ...], int] = {}
+
+    def draw(self, like: Tensor, rate: float) -> Tensor:
+        shape = tuple(like.shape[1:])
+        count = self.asked[shape] = self.asked.get(shape, -1) + 1
+        if len(like) > 12:
+            return torch.cat([self.of(role, count, shape, rate) for role in self.roles[: len(like) // 12]])
+        after_conv = [role for role in self.order if "features" not in role]
+        order = after_conv if len(shape) == 3 else self.last if shape == (20,) else self.order
+        going, at = divmod(count, len(order))
+        return self.of(order[at], going, shape, rate)
+
+    def of(self, role: str, going: int, shape: tuple[int, ...], rate: float) -> Tensor:
+        drawn = torch.Generator().manual_seed(hash((self.roles.index(role), going, *shape)) % 2**31)
+        return (torch.rand(12, *shape, generator=drawn) >= rate).double()
+
+    def dropout(self, x: Tensor, rate: float, training: bool = True) -> Tensor:
+        return x * self.draw(x, rate) / (1 - rate) if training and rate else x
+
+
+def with_shared_features(net: nn.Module) -> nn.Module:
+    """Features from the forward that gives the logits, as `features="shared"` has them."""
+    kept: list[Tensor] = []
+
+    def forward(x: Tensor, task: int) -> Tensor:
+        kept.append(net._up_to_fc2(x, conv_dropout=True))
+        logits: Tensor = net.heads[task](F.dropout(F.relu(net.bn5(kept[-1])), net.linear_rate, net.training))
+        return logits
+
+    net.forward, net.features = forward, lambda _: F.normalize(kept.pop(0), dim=1)
+    return net
+
+
+@pytest.mark.parametrize("off", ["", "joint_batches", "pooling", "dropout_masks", "all"])
+@pytest.mark.parametrize("features", ["separate", "shared"])
+def test_a_step_of_rcl_with_dropout_is_the_packages(
+    features: Literal["separate", "shared"], off: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, plain = twins(dropout=True)
+    before, given, bases = weights_of(ours), batch(1), random_bases(ours)
+    values = {"mix_weight": 0.4, "ua_weight": 0.7, "radius": 0.2}
+    method = RCL(ours, features=features, **values)
+    for name, basis in bases.items():
+        method.memory[name] = basis
+    mixing = Mixing(torch.linspace(0, 1, 12).double(), torch.arange(12).roll(5))
+    monkeypatch.setattr(method, "draw", lambda *_: mixing)
+
+    image_by_image = ("raw", "raw features", "mixed", "mixed features") if features == "separate" else ("raw", "mixed")
+    masks = Masks(image_by_image, image_by_image)
+    monkeypatch.setattr(fast_dropout, "random_mask", masks.draw)
+    monkeypatch.setattr(F, "dropout", masks.dropout)
+    with fast.without(off):
+        SGD(method.trainable(), 0.0).step(method.train().gradient(given), RATE)
+    assert masks.asked.keys() == {(8, 29, 29), (12, 12, 12), (16, 5, 5), (24,), (20,)}
+
+    logits_first = Masks.roles if features == "separate" else ("raw", "mixed")
+    monkeypatch.setattr(F, "dropout", Masks(logits_first, last=("raw", "mixed")).dropout)
+    projectors = textbook.dense_projectors([bases[name].numpy() for name in LAYERS], torch.float64)
+    twin = plain if features == "separate" else with_shared_features(plain)
+    optimizer, shares = torch.optim.SGD(plain.parameters(), lr=RATE), (mixing.share, mixing.partner)
+    textbook.rcl_step(twin, optimizer, projectors, given.x, given.y, 1, mixing=shares, **values)
+    assert_same_step(before, ours, plain, still=True)
 
 
 def test_rcl_draws_its_own_mixture_with_the_papers_values(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,7 +81,9 @@ def test_nothing_there(tmp_path, clean):
 
 
 def test_wrong_requests(clean, folder):
-    with pytest.raises(UnknownName, match=r"no corruption 'frog'; did you mean fog\? \(all: fog, jpeg_compression\)"):
+    with pytest.raises(
+        UnknownName, match=r"unknown corruption 'frog'; did you mean fog\? \(all: fog, jpeg_compression\)"
+    ):
         CorruptedTests(folder, clean[0])("frog", 1)
     for severity in (0, 6):
         with pytest.raises(WrongValue, match=f"severity={severity} is not allowed"):

@@ -1,5 +1,6 @@
 """`perdure bench`: what it measures and how it says it. Times themselves are not tested: they belong to a machine."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,13 +10,15 @@ from typer.testing import CliRunner
 from perdure import fast
 from perdure.cli.main import app
 from perdure.errors import PerdureError, UnknownName
-from perdure.lab.bench import paths, steps
-from perdure.lab.bench.clock import Bench, Times, Work, alternate, ratio
-from perdure.lab.bench.growth import Growth
-from perdure.lab.bench.subjects import SIZES, later, small_stream
-from perdure.lab.bench.textbook import load_textbook
-from perdure.lab.bench.whole import run
+from perdure.lab.bench import bench
 from perdure.methods.gpm import GPM
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+from speed import paths, steps
+from speed.growth import Growth
+from speed.ratios import ratios
+from speed.subjects import SIZES, later, small_stream
+from speed.turns import Bench, Times, Work, alternate, ratio
 
 
 def test_everything_takes_its_turn_and_the_first_is_left_out() -> None:
@@ -53,7 +56,7 @@ def test_the_work_measured_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
         return {name: [float(place + 1)] for place, name in enumerate(works)}
 
     monkeypatch.setattr(steps, "alternate", once)
-    found = run(Bench(threads=1, rounds=1, tell=lambda _: None), names=["gpm", "ewc"])
+    found = ratios(Bench(threads=1, rounds=1, report=lambda _: None), None, names=["gpm", "ewc"])
     assert found["ratios"] == {"gpm_over_bare": 2.0, "gpm_projected_over_plain": 0.667, "ewc_over_bare": 2.0}
     assert done == [
         "bare passes of gpm",
@@ -67,10 +70,11 @@ def test_the_work_measured_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_wrong_names_and_a_missing_textbook_are_said(tmp_path: Path) -> None:
     with pytest.raises(UnknownName, match="rcl shared"):
-        run(Bench(), names=["rcl"])
+        bench(only=["rcl"])
     with pytest.raises(PerdureError, match="clone the repository"):
-        load_textbook(tmp_path / "textbook.py")
-    assert load_textbook().AlexNet
+        bench(folder=tmp_path)
+    with pytest.raises(UnknownName, match="unknown measurement 'speed'"):
+        bench("speed")  # type: ignore[arg-type]
 
 
 def test_paths_are_left_out_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +82,7 @@ def test_paths_are_left_out_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     off: list[frozenset[str]] = []
     monkeypatch.setattr(paths, "later", lambda *_: None)
     monkeypatch.setattr(paths, "step_of", lambda *_: lambda: off.append(fast.off()))
-    found = paths.gains(Bench(threads=1, rounds=1, tell=lambda _: None), names=["gpm"])
+    found = paths.gains(Bench(threads=1, rounds=1, report=lambda _: None), names=["gpm"])
     each = [frozenset({path}) for path in paths.IN_STEPS] + [frozenset(paths.IN_STEPS)]
     assert off == [state for paths_off in each for state in (frozenset(), paths_off, paths_off, frozenset())]
     assert list(found) == ["gpm"]
@@ -87,12 +91,10 @@ def test_paths_are_left_out_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_stopped_it_does_not_promise_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> None:
+    def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("perdure.lab.bench.whole.run", interrupted)
+    monkeypatch.setattr("perdure.lab.bench.bench", interrupted)
     done = CliRunner().invoke(app, ["bench"])
     assert done.exit_code == 130
-    assert done.stderr.splitlines() == [
-        "perdure: stopped; times are only worth something together, so nothing was kept"
-    ]
+    assert done.stderr.splitlines() == ["perdure: interrupted; times only mean something together, so nothing was kept"]

@@ -15,7 +15,7 @@ from perdure.lab.run import run_spec
 from perdure.lab.snapshots import Snapshots, load_snapshots, snapshot_file
 from perdure.lab.spec import RunSpec, spec
 from perdure.lab.store import read_probes, read_record
-from perdure.probes.probe import Work
+from perdure.probes.probe import Cost
 from perdure.train.callbacks import Callback, StepContext
 from perdure.train.evaluate import evaluate
 
@@ -23,9 +23,9 @@ from perdure.train.evaluate import evaluate
 class Log(RunProgress):
     def __init__(self) -> None:
         super().__init__()
-        self.begun: list[tuple[str, Work]] = []
+        self.begun: list[tuple[str, Cost]] = []
 
-    def begin(self, name: str, work: Work, seconds: float) -> None:
+    def begin(self, name: str, work: Cost, seconds: float) -> None:
         assert seconds > 0
         self.begun.append((name, work))
 
@@ -140,7 +140,7 @@ def test_figures_arrays_and_what_it_took_are_kept(tmp_path: Path) -> None:
     assert set(kept) == {"fgsm", name}
     assert kept["fgsm"]["values"]["space"] == "pixels"
     assert kept[name]["values"]["directions"] == 1
-    assert progress.done == sum((work for _, work in progress.begun), Work())
+    assert progress.done == sum((work for _, work in progress.begun), Cost())
     arrays = safetensors.torch.load_file(path / "probes" / f"{name}.safetensors")
     assert {key: list(array.shape) for key, array in arrays.items()} == kept[name]["arrays"]
 

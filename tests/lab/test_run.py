@@ -81,28 +81,19 @@ def test_the_hash_covers_what_changes_numbers() -> None:
 @pytest.mark.parametrize(
     ("benchmark", "rcl", "gpm"),
     [
-        ("synthetic", "e552a96472ae7a1f", "8245f77ecfb64229"),
-        ("six", "0468eb84c28cede0", "16226725d64e7f2a"),
-        ("cifar100", "5d969ef0ff9fa6b1", "dabdf3f57ebaa8ab"),
-        ("five", "0da1bf3eeff57cf2", "f54c349b0dd2d039"),
-        ("miniimagenet", "e3310b9ac61107f6", "17bacde08aa74604"),
-        ("pmnist", "0692dd3c43e53ab7", "9902ec3e0d222723"),
-        ("folder:photos", "f79489b80095c169", "27cc09012f2276bf"),
+        ("synthetic", "217f12e89b5303d2", "45fbaed134f2d3b8"),
+        ("six", "1b6370d126a467ea", "918466ad7d58e610"),
+        ("cifar100", "0eb21733973db301", "753fb8bda8980f81"),
+        ("five", "a6fade0f7ad5086c", "ba49cf1fb71298a4"),
+        ("miniimagenet", "9ae13191d6024455", "c3771b14fa27bcc7"),
+        ("pmnist", "a1dc5bc18316157a", "e9240882f5f3cc97"),
+        ("folder:photos", "cc7998f155a88151", "9b6cf5279e56c0fa"),
     ],
 )
-def test_finished_runs_of_earlier_versions_are_found(benchmark: str, rcl: str, gpm: str) -> None:
+def test_hashes_stay_what_they_are(benchmark: str, rcl: str, gpm: str) -> None:
     """Another hash would be another directory: every run that anybody has would be computed again."""
     assert spec("rcl", benchmark).digest() == rcl
     assert spec("gpm", benchmark).digest("data") == gpm
-
-
-def test_values_go_by_their_first_names_too() -> None:
-    now = spec("rcl", "six", values={"ua_weight": 0.5, "phi_init": 0.0})
-    assert now == spec("rcl", "six", values={"spread_weight": 0.5, "noise_range": 0.0})
-    assert RunSpec.from_plain(json.loads(json.dumps(now.plain()))) == now
-    assert RunSpec.from_plain(json.loads(json.dumps(now.first_plain()))) == now
-    with pytest.raises(WrongValue, match="given twice"):
-        spec("rcl", "six", values={"ua_weight": 0.5, "spread_weight": 0.5})
 
 
 def test_plan_options_go_by_habitual_names() -> None:
@@ -227,10 +218,12 @@ def test_an_older_run_is_listed_shown_and_exported(old_store: Path) -> None:
     assert json.loads(shown.stdout)["accuracy_matrix"] == [[98.33333333333333], [98.33333333333333] * 2]
 
 
-def test_an_older_run_is_found_by_the_same_hash(old_store: Path) -> None:
+def test_an_older_run_is_not_taken_for_one_of_today(old_store: Path) -> None:
+    """The same specification gives other last digits now, so its format has risen."""
     record = read_record(old_store / OLD)
     assert record is not None
+    with pytest.raises(WrongValue, match="format 3, but this perdure has 4; run it again"):
+        RunSpec.from_plain(record)
     asked = spec("finetune", "synthetic", network="mlp", tasks=2, plan={"epochs": 1})
-    assert RunSpec.from_plain(record) == asked
-    assert asked.digest(record["data"]["fingerprint"]) == OLD.name
+    assert asked.digest(record["data"]["fingerprint"]) != OLD.name
     assert [epoch.lesson for epoch in read_epochs(old_store / OLD / "epochs.jsonl")] == [0, 1]

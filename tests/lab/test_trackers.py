@@ -134,7 +134,7 @@ def test_logged_but_not_saved(
     whole: dict[str, list[tuple[int, float]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed after the lesson's accuracies were logged and before its checkpoint was written."""
-    from perdure.lab import saver
+    from perdure.lab import checkpoint
 
     with monkeypatch.context() as patch:
         error = RuntimeError("killed")
@@ -142,7 +142,7 @@ def test_logged_but_not_saved(
         def fail(*_: Any) -> None:
             raise error
 
-        patch.setattr(saver.Saver, "on_task_end", fail)
+        patch.setattr(checkpoint.Checkpointer, "on_task_end", fail)
         with pytest.raises(RuntimeError, match="killed"):
             learn("tensorboard", tmp_path)
     assert [step for step, _ in scalars(tmp_path)["acc"]] == [1]

@@ -97,14 +97,30 @@ def test_heads_of_any_size_lessons_of_several_tasks_and_float64(maker: type[Meth
     assert set(kept.values()) == {torch.float64}
 
 
-@pytest.mark.parametrize("maker", SMALL)
-def test_one_image_left_over_does_no_harm(maker: type[Method], fresh_net: Callable[[], Network]) -> None:
-    """A network with batch statistics, and 33 images in batches of 16, 8 and 20."""
-    method = maker(fresh_net(), **SMALL[maker])
+LEFT_OVER: dict[type[Method], list[list[int]]] = {  # images of every training forward, lesson by lesson
+    EWC: [[16, 17] * 2 + [8, 8, 8, 9]] * 2,  # Fisher in batches of eight
+    ER: [[16, 17 + 8, 16 + 8, 17 + 8], [16 + 8, 17 + 8] * 2],
+    AGEM: [[16, 17] * 2, [16, 8, 17, 8] * 2],
+}
+
+
+@pytest.mark.parametrize("maker", LEFT_OVER)
+def test_one_image_left_over_joins_the_batch_before(maker: type[Method], fresh_net: Callable[[], Network]) -> None:
+    """A network with batch statistics, and 33 images, which neither 16 nor 8 divides."""
+    method = maker(fresh_net(), **SMALL[maker], **({"fisher_batch": 8} if maker is EWC else {}))
+    sizes: list[int] = []
+
+    def seen(net: Network, args: tuple[Any, ...]) -> None:
+        sizes.extend(map(len, args[0]) if net.training else ())
+
+    method.net.register_forward_pre_hook(seen)
     for index, lesson in enumerate(shapes_differ()[::2]):
         part = lesson.parts[0]
         split = Split(torch.nn.functional.interpolate(part.train.x.float(), 32), part.train.y)
+        sizes.clear()
         fit(method, Lesson(index, (Part(index, part.classes, split, split),)), PLAN, seed=1)
+        assert sizes == LEFT_OVER[maker][index]
+    assert all(torch.isfinite(value).all() for value in method.state_dict().values())
 
 
 def test_who_keeps_images_says_so(fresh_net: Callable[[], Network]) -> None:

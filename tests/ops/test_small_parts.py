@@ -17,6 +17,13 @@ def test_uniformity_is_the_mean_over_pairs() -> None:
     assert float(losses.uniformity(z)) == pytest.approx(math.log(sum(pairs) / len(pairs)))
 
 
+def test_distances_from_inner_products_are_those_of_pdist() -> None:
+    z = torch.nn.functional.normalize(torch.randn(20, 30, dtype=torch.float64), dim=1).requires_grad_()
+    plain = torch.pdist(z).square().mul(-2).exp().mean().log()
+    torch.testing.assert_close(losses.uniformity(z), plain)
+    torch.testing.assert_close(torch.autograd.grad(losses.uniformity(z), z), torch.autograd.grad(plain, z))
+
+
 def test_both_readings_of_uniform_alignment() -> None:
     z, mixed = (torch.nn.functional.normalize(torch.randn(5, 3), dim=1) for _ in range(2))
     partner = torch.tensor([1, 2, 3, 4, 0])

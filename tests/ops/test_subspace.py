@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from perdure import fast
 from perdure.memory.gradient_memory import GradientMemory
 from perdure.ops.subspace import columns, extend, layer_inputs, layers_of, project
 
@@ -133,3 +134,19 @@ def test_memory_survives_saving_whatever_its_sizes() -> None:
     other.load_state_dict(memory.state_dict())
     assert other.sizes() == {"s1b1.conv1": (2, 4), "fc": (0, 3)}
     assert torch.equal(other["s1b1.conv1"], memory["s1b1.conv1"])
+
+
+@pytest.mark.parametrize("threshold", [0.9, 0.99, 0.99999, 1.0])
+def test_directions_from_gram_matrices(threshold: float) -> None:
+    """Over three tasks: the same counts, the same space, and right angles that do not wear off."""
+    torch.manual_seed(0)
+    tasks = [torch.randn(30, 30) @ torch.diag(0.7 ** torch.arange(30)) @ torch.randn(30, 200) for _ in range(3)]
+    quick: Tensor | None = None
+    plain: Tensor | None = None
+    for task in tasks:
+        quick = extend(quick, task.double(), threshold)
+        with fast.without("gram"):
+            plain = extend(plain, task.double(), threshold)
+        assert quick.shape == plain.shape
+        torch.testing.assert_close(quick @ quick.T, plain @ plain.T, rtol=0, atol=1e-6)
+        torch.testing.assert_close(quick.T @ quick, torch.eye(quick.shape[1], dtype=quick.dtype), rtol=0, atol=1e-9)

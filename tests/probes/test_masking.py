@@ -31,8 +31,8 @@ class Masked(FineTune):
     before: Callable[[Tensor], Tensor] = staticmethod(lambda x: x)
     after: Callable[[Tensor], Tensor] = staticmethod(lambda logits: logits)
 
-    def forward(self, x: Tensor, task: TaskIds, weights: Weights | None = None, quiet: bool = False) -> Output:
-        seen = super().forward(self.before(x), task, weights, quiet)
+    def forward(self, x: Tensor, task: TaskIds, weights: Weights | None = None) -> Output:
+        seen = super().forward(self.before(x), task, weights)
         return Output(self.after(seen.logits), seen.features)
 
 

@@ -27,8 +27,8 @@ from perdure.types import TaskIds, Weights
 class Rounded(FineTune):
     """Has no gradient by the pixels."""
 
-    def forward(self, x: Tensor, task: TaskIds, weights: Weights | None = None, quiet: bool = False) -> Output:
-        return super().forward((8 * x).round() / 8, task, weights, quiet)
+    def forward(self, x: Tensor, task: TaskIds, weights: Weights | None = None) -> Output:
+        return super().forward((8 * x).round() / 8, task, weights)
 
 
 @pytest.fixture(scope="module")

@@ -145,6 +145,9 @@ def split(n: int, classes: int = 2, value: float = 0.5, **values: object) -> Spl
 def test_a_last_batch_of_one_joins_the_one_before() -> None:
     assert [piece.stop - piece.start for piece in cut(33, 16)] == [16, 17]
     assert [piece.stop - piece.start for piece in cut(34, 16)] == [16, 16, 2]
+    assert [piece.stop - piece.start for piece in cut(17, 8)] == [8, 9]
+    assert [piece.stop - piece.start for piece in cut(5, 2)] == [2, 3]
+    assert [piece.stop - piece.start for piece in cut(3, 1)] == [1, 1, 1]  # as was asked for
     assert [piece.stop - piece.start for piece in cut(4750, 64)][-1] == 14  # the papers' own tail stays
     assert sum(piece.stop - piece.start for piece in cut(1000, 64)) == 1000
 

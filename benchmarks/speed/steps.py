@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from perdure.lab.bench.clock import Bench, Times, alternate, ratio
-from perdure.lab.bench.subjects import BATCH, Pass, bare_passes, first, known, later, small_stream, step_of
+from .subjects import BATCH, Pass, bare_passes, first, known, later, small_stream, step_of
+from .turns import Bench, Times, alternate, ratio
 
 PASSES: dict[str, Sequence[Pass]] = {  # what a step must compute; methods not named: one pass over the batch
     "er": [(2 * BATCH, False)],
@@ -23,7 +23,7 @@ def steps(bench: Bench, names: Sequence[str] = ()) -> tuple[dict[str, float], Ti
     found: dict[str, float] = {}
     all_times: Times = {}
     for name, maker in known(names).items():
-        bench.tell(f"steps of {name}")
+        bench.report(f"steps of {name}")
         bare, step = f"bare passes of {name}", f"step of {name}"
         passes = PASSES.get(name, [(BATCH, False)])
         works = {bare: bare_passes(stream, passes), step: step_of(later(maker, stream), stream)}

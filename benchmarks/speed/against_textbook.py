@@ -1,16 +1,19 @@
 """An epoch and an update of the memory against the plain implementation in benchmarks/textbook.py."""
 
-import importlib.util
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from perdure.errors import PerdureError
-from perdure.lab.bench.clock import Bench, Times, Work, alternate, ratio
-from perdure.lab.bench.steps import key
-from perdure.lab.bench.subjects import (
+from perdure.methods.gpm import GPM
+from perdure.methods.method import Method
+from perdure.seeding import chance, generator
+from perdure.train.evaluate import RunningScore, evaluate
+from perdure.train.sgd import SGD
+from perdure.types import Stream
+
+from .steps import key
+from .subjects import (
     BATCH,
     CLASSES,
     IMAGES,
@@ -23,12 +26,7 @@ from perdure.lab.bench.subjects import (
     network,
     small_stream,
 )
-from perdure.methods.gpm import GPM
-from perdure.methods.method import Method
-from perdure.seeding import chance, generator
-from perdure.train.evaluate import RunningScore, evaluate
-from perdure.train.sgd import SGD
-from perdure.types import Stream
+from .turns import Bench, Times, Work, alternate, ratio
 
 PAUSE = 0.3  # seconds between ours and the textbook's, which has NumPy's threads at work
 
@@ -41,7 +39,7 @@ def epochs(bench: Bench, textbook: Any) -> tuple[dict[str, float], Times]:
         f"epoch of {name}": _epoch(later(maker, stream), stream) for name, maker in makers.items()
     }
     works |= {f"textbook epoch of {name}": _textbook_epoch(textbook, name, stream) for name in ("gpm", "rcl")}
-    bench.tell(f"epochs of {IMAGES} images; an RCL epoch of the textbook takes its time")
+    bench.report(f"epochs of {IMAGES} images; an RCL epoch of the textbook takes its time")
     times = alternate(works, max(bench.rounds // 4, 1), PAUSE)
     return {
         f"{key(name)}_epoch_speedup": ratio(times, f"textbook epoch of {name.split()[0]}", f"epoch of {name}")
@@ -97,17 +95,6 @@ def updates(bench: Bench, textbook: Any) -> tuple[dict[str, float], Times]:
     def theirs() -> None:
         textbook.update_memory(old, textbook.representations(net, x), THRESHOLD)
 
-    bench.tell("updates of the memory")
+    bench.report("updates of the memory")
     times = alternate({"update": ours, "textbook update": theirs}, max(bench.rounds // 4, 1), PAUSE)
     return {"basis_update_speedup": ratio(times, "textbook update", "update")}, times
-
-
-def load_textbook(path: Path | None = None) -> Any:
-    """benchmarks/textbook.py of a checkout; it is not part of the installed package."""
-    place = path or Path(__file__).parents[3] / "benchmarks" / "textbook.py"
-    found = importlib.util.spec_from_file_location("perdure_textbook", place)
-    if not place.is_file() or found is None or found.loader is None:
-        raise PerdureError(f"{place}: not there; clone the repository and give --textbook its benchmarks/textbook.py")
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
-    return module

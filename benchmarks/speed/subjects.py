@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from perdure import registry
 from perdure.data.benchmarks.synthetic import synthetic
 from perdure.errors import UnknownName
-from perdure.lab.bench.clock import Work
 from perdure.memory.gradient_memory import DualMemory
 from perdure.methods.gpm import GPM
 from perdure.methods.method import Method
@@ -20,6 +19,8 @@ from perdure.ops.dual_gpm import Dual
 from perdure.seeding import chance, generator
 from perdure.train.sgd import SGD
 from perdure.types import Lesson, Part, Stream
+
+from .turns import Work
 
 SIZES = {"conv1": 7, "conv2": 110, "conv3": 190, "fc1": 300, "fc2": 600}  # directions held, about those of task five
 BATCH, CLASSES, IMAGES = 64, 10, 640  # of an epoch here; one of CIFAR-100 has 4750

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 
 from perdure import fast
-from perdure.lab.bench.clock import Bench, Work, alternate, ratio
-from perdure.lab.bench.steps import key
-from perdure.lab.bench.subjects import Maker, known, later, small_stream, step_of
 from perdure.lab.build import with_threads
 from perdure.seeding import chance
+
+from .steps import key
+from .subjects import Maker, known, later, small_stream, step_of
+from .turns import Bench, Work, alternate, ratio
 
 IN_STEPS = [name for name in fast.PATHS if name not in ("gram", "heap")]
 """Paths that a step takes. The memory is not updated in a step, and a process keeps its heap or not."""
@@ -19,7 +20,7 @@ def gains(bench: Bench, names: Sequence[str] = ()) -> dict[str, dict[str, float]
     found = {}
     with with_threads(bench.threads), chance(1, "bench"):
         for name, maker in known(names or ("gpm", "rcl shared", "rcl separate")).items():
-            bench.tell(f"steps of {name} without one path and another")
+            bench.report(f"steps of {name} without one path and another")
             left_out = {path: [path] for path in IN_STEPS} | {"all": IN_STEPS}
             found[key(name)] = {what: _gain(bench, maker, paths) for what, paths in left_out.items()}
     return found

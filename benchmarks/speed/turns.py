@@ -16,7 +16,7 @@ class Bench:
 
     threads: int = 2
     rounds: int = 15  # turns of each comparison
-    tell: Callable[[str], None] = print
+    report: Callable[[str], None] = print
 
 
 Times = dict[str, list[float]]  # name → seconds, by turn

@@ -8,8 +8,13 @@ from statistics import median
 from typing import Any
 
 from perdure import fast
-from perdure.lab.bench.clock import Bench, Work, alternate
-from perdure.lab.bench.subjects import (
+from perdure.lab.build import with_threads
+from perdure.methods.gpm import GPM
+from perdure.methods.method import Method
+from perdure.nets.network import Network
+from perdure.seeding import chance
+
+from .subjects import (
     CLASSES,
     THRESHOLD,
     Maker,
@@ -20,11 +25,7 @@ from perdure.lab.bench.subjects import (
     small_stream,
     step_of,
 )
-from perdure.lab.build import with_threads
-from perdure.methods.gpm import GPM
-from perdure.methods.method import Method
-from perdure.nets.network import Network
-from perdure.seeding import chance
+from .turns import Bench, Work, alternate
 
 
 @dataclass(frozen=True)
@@ -45,14 +46,14 @@ class Growth:
         over = sum((a - middle_x) * (b - middle_y) for a, b in zip(x, y, strict=True))
         return over / sum((a - middle_x) ** 2 for a in x)
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """Relative to the first size: seconds are this machine's alone."""
         if self.unit == "bytes":
             return ", ".join(f"{value / 1e6:.2f} MB" for value in self.values)
         return ", ".join(f"{value / self.values[0]:.2f}" for value in self.values)
 
     def plain(self) -> dict[str, Any]:
-        return {**asdict(self), "slope": round(self.slope, 3)}
+        return {**asdict(self), "slope": round(self.slope, 3), "summary": self.summary()}
 
 
 def growths(bench: Bench, names: Sequence[str] = ()) -> Iterator[Growth]:
@@ -61,7 +62,7 @@ def growths(bench: Bench, names: Sequence[str] = ()) -> Iterator[Growth]:
     fast.keep_heap()
     with with_threads(bench.threads), chance(1, "bench"):
         for name, maker in makers.items():
-            bench.tell(f"how {name} grows")
+            bench.report(f"how {name} grows")
             yield _growth(bench, name, "directions held, of all there are", (0.05, 0.2, 0.8), partial(_held, maker))
             yield _growth(bench, name, "width, of the papers' network", (0.25, 0.5, 1.0), partial(_wide, maker))
             yield _growth(bench, name, "images a batch", (16, 32, 64, 128), partial(_batched, maker))

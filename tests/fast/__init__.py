@@ -1,0 +1,1 @@
+"""Each module of `perdure.fast` against a slow, obvious twin."""
