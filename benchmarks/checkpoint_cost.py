@@ -2,9 +2,9 @@
 
     python benchmarks/checkpoint_cost.py [--methods finetune gpm rcl] [--repeats 5] [--threads 2]
 
-Images are random, for the cost does not depend on them: 4750 of 3×32×32, batch 64. The checkpoint is of the third
-task, in mid-lesson, with the best weights so far; bases have the sizes that AlexNet's have then. Epochs and checkpoints
-alternate; medians. RCL's epoch is timed over a tenth of the images and multiplied.
+Images are random, since the cost does not depend on them: 4750 of 3×32×32, batch 64. The checkpoint is written in the
+middle of the third task, with the best weights so far; bases have the sizes that AlexNet's have then. Epochs and
+checkpoints alternate; medians. RCL's epoch is timed over a tenth of the images and multiplied.
 """
 
 import argparse
@@ -17,10 +17,10 @@ import torch
 
 from perdure import registry
 from perdure.lab.checkpoint import save
+from perdure.memory.gradient_memory import GradientMemory
 from perdure.methods.method import Method
 from perdure.nets.alexnet import AlexNet
 from perdure.nets.network import Network
-from perdure.ops.subspace import GradientMemory
 from perdure.train.plateau import Plateau
 from perdure.train.state import FitState, Learned
 from perdure.types import Lesson, Part, Split
@@ -59,10 +59,10 @@ def epoch(method: Method, lesson: Lesson) -> float:
 def write(method: Method, folder: Path) -> tuple[float, int]:
     """Seconds and bytes of one checkpoint."""
     kept = {name: weight.detach().clone() for name, weight in method.trainable().items()}
-    standing = FitState(2, Plateau(0.01, 2, 6, 1e-5), kept)
+    state = FitState(2, Plateau(0.01, 2, 6, 1e-5), kept)
     path = folder / "checkpoint.safetensors"
     started = time.perf_counter()
-    save(path, "0" * 16, method, Learned(), standing)
+    save(path, "0" * 16, method, Learned(), state)
     return time.perf_counter() - started, path.stat().st_size
 
 

@@ -1,7 +1,7 @@
 """Choose the preset of `six` on validation data: python benchmarks/choose_six.py [--seeds 1,2,3] [--valid-share 0.3]
 
 Every setting learns the six tasks from the training images that are left and is scored on held-out training images;
-test images are never looked at. Scored: final accuracy, and accuracy under FGSM at 4/255, both on validation data.
+test images are never used. Scored: final accuracy, and accuracy under FGSM at 4/255, both on validation data.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from perdure.probes.robustness import FGSM
 from perdure.train.learn import learn
 from perdure.types import Stream
 
-SETTINGS: dict[str, tuple[str, dict[str, str]]] = {  # plan.NAME is a wish for the plan
+SETTINGS: dict[str, tuple[str, dict[str, str]]] = {  # plan.NAME is an option of the plan
     "gpm, threshold 0.95": ("gpm", {"threshold": "0.95"}),
     "gpm, threshold 0.97": ("gpm", {"threshold": "0.97"}),
     "dfgp, threshold 0.95": ("dfgp", {"threshold": "0.95"}),
@@ -52,13 +52,13 @@ def main() -> None:
     seeds = [int(seed) for seed in given.seeds.split(",")]
     title = f"validation share {given.valid_share:g}, seeds {given.seeds}; percent, mean (lowest … highest)"
     table = Table("setting", "ACC", "BWT", "ACC under FGSM 4/255", title=title, title_justify="left")
-    for name, (method, wishes) in SETTINGS.items():
+    for name, (method, options) in SETTINGS.items():
         if given.only not in name:
             continue
         scores = []
         for seed in seeds:
-            plan = {name.removeprefix("plan."): value for name, value in wishes.items() if name.startswith("plan.")}
-            values = {name: value for name, value in wishes.items() if not name.startswith("plan.")}
+            plan = {name.removeprefix("plan."): value for name, value in options.items() if name.startswith("plan.")}
+            values = {name: value for name, value in options.items() if not name.startswith("plan.")}
             wanted = spec(method, "six", seed=seed, values=values, plan=plan)
             stream = validation_only(seed, given.valid_share)
             learner = build(wanted, stream)

@@ -1,9 +1,10 @@
-"""RCL's ways to read the features of its uniformity loss, on real images: does a cheaper one lose anything?
+"""Where RCL's uniformity loss takes its features from, on real images: does a cheaper choice cost accuracy?
 
     python benchmarks/features.py --root DIR --out runs --seeds 1 2
 
-Runs `perdure run rcl cifar100 --tasks 1 --plan epochs=5 --plan train_scores=true --set WAY` for each way and seed, one
-after another with one thread, and prints the training accuracy after each epoch. Finished runs are not made again.
+Runs `perdure run rcl cifar100 --tasks 1 --plan epochs=5 --plan train_scores=true --set CHOICE` for each choice and
+seed, one after another with one thread, and prints the training accuracy after each epoch. Finished runs are not
+repeated.
 """
 
 import argparse
@@ -13,11 +14,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-WAYS = ("features=separate", "features=shared", "features=descent", "features=ascent", "ua_in=descent")
+CHOICES = ("features=separate", "features=shared", "features=descent", "features=ascent", "ua_in=descent")
 
 
-def run(way: str, seed: int, root: str, out: str, epochs: int) -> Path:
-    command = ["run", "rcl", "cifar100", "--seed", str(seed), "--tasks", "1", "--set", way]
+def run(choice: str, seed: int, root: str, out: str, epochs: int) -> Path:
+    command = ["run", "rcl", "cifar100", "--seed", str(seed), "--tasks", "1", "--set", choice]
     plan = ["--plan", f"epochs={epochs}", "--plan", "train_scores=true", "--root", root, "--out", out, "--json"]
     done = subprocess.run(
         [Path(sys.executable).parent / "perdure", *command, *plan],
@@ -34,13 +35,13 @@ def main() -> None:
     parser.add_argument("--out", default="runs")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("--epochs", type=int, default=5)
-    asked = parser.parse_args()
-    for seed in asked.seeds:
-        for way in WAYS:
-            path = run(way, seed, asked.root, asked.out, asked.epochs)
+    args = parser.parse_args()
+    for seed in args.seeds:
+        for choice in CHOICES:
+            path = run(choice, seed, args.root, args.out, args.epochs)
             epochs = [json.loads(line) for line in (path / "epochs.jsonl").read_text("utf-8").splitlines()]
             scores = "  ".join(f"{epoch['train']['accuracy']:.1f}" for epoch in epochs)
-            print(f"seed {seed}  {way:20s}  {scores}", flush=True)
+            print(f"seed {seed}  {choice:20s}  {scores}", flush=True)
 
 
 if __name__ == "__main__":

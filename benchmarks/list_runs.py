@@ -1,6 +1,6 @@
-"""How long it takes to list a store of many finished runs: the first time, when its index is made, and later.
+"""How long it takes to list a store of many finished runs: the first time, when the index is built, and later.
 
-Each listing is timed twice: the function alone, and `perdure ls runs` as a process of its own, with Python's start.
+Each listing is timed twice: the function alone, and `perdure ls runs` as a process, including the start of Python.
 
     python benchmarks/list_runs.py [--runs 10000] [--repeats 7]
 """
@@ -24,9 +24,9 @@ TASKS = 10
 
 
 def fill(root: Path, count: int) -> None:
-    """Finished runs, with right checksums, as large as ten tasks make them; only the models are left small."""
+    """Finished runs with correct checksums, records as large as those of ten tasks, and tiny models."""
     chance = Random(1)
-    sync, os.fsync = os.fsync, lambda _handle: None  # the disk's patience is not what is measured here
+    sync, os.fsync = os.fsync, lambda _handle: None  # writing is not what is measured here
     try:
         for number in range(count):
             method = METHODS[number % len(METHODS)]

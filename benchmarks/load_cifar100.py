@@ -1,5 +1,6 @@
-"""How long the complete CIFAR-100 takes to become a stream, the first time and from its decoded copy, and how much
-memory that takes. Each load is a process of its own; times are without the import of torch, medians of several.
+"""Time and memory to load the complete CIFAR-100 as a stream, the first time and from its decoded copy.
+
+Each load is a separate process; times exclude the import of torch and are medians.
 
     python benchmarks/load_cifar100.py [--root DIR] [--repeats 5]
 """

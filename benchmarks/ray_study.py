@@ -1,9 +1,9 @@
-"""Twelve runs on two nodes of Ray, while a worker and then a whole node are killed, against the same runs one by one.
+"""Twelve runs on two Ray nodes, while a worker and then a whole node are killed, against the same runs one by one.
 
     python benchmarks/ray_study.py
 
-Both nodes are on this machine and listen on its loopback alone. Prints what happened, and fails if a record or a
-weight differs from that of the run done here, one after the other, or if a finished run was lost.
+Both nodes are on this machine and listen on the loopback interface only. Prints what happened, and fails if a record or
+a weight differs from that of the sequential runs, or if a finished run was lost.
 """
 
 import json
@@ -24,7 +24,7 @@ from perdure.lab.execute.ray import LOOPBACK, SETTINGS, RayExecutor
 from perdure.lab.run import run_spec as run
 from perdure.lab.spec import RunSpec, spec
 
-# Ray reads them when it is imported.
+# Ray reads these when it is imported.
 os.environ |= SETTINGS | LOOPBACK | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 
 import ray
@@ -63,11 +63,11 @@ class Failures:
         if self.done >= 1 and not self.killed_worker:
             self.killed_worker = True
             os.kill(self.workers[event.job], signal.SIGKILL)
-            return f"killed worker {self.workers[event.job]} in the middle of run {event.job}"
+            return f"killed worker {self.workers[event.job]} during run {event.job}"
         if self.done >= 4 and not self.killed_node and self.workers[event.job] in self.node_processes():
             self.killed_node = True
             self.cluster.remove_node(self.node, allow_graceful=False)
-            return f"killed the node that does run {event.job}, with all its processes"
+            return f"killed the node that computes run {event.job}, with all its processes"
         return None
 
     def node_processes(self) -> set[int]:
@@ -80,7 +80,7 @@ def main() -> None:
     with TemporaryDirectory(prefix="ray-") as place:
         began = time.monotonic()
         alone = [Path(run(one, out=Path(place) / "alone")["path"]) for one in SPECS]
-        print(f"{len(SPECS)} runs one after the other: {time.monotonic() - began:.0f} s")
+        print(f"{len(SPECS)} runs one by one: {time.monotonic() - began:.0f} s")
 
         os.environ["RAY_TMPDIR"] = place
         cluster = Cluster()
@@ -103,7 +103,7 @@ def main() -> None:
                 ended[event.job] = event
             if said:
                 print(f"{time.monotonic() - began:6.1f} s  *** {said}")
-        print(f"{len(ended)} runs on two nodes, later one: {time.monotonic() - began:.0f} s")
+        print(f"{len(ended)} runs on two nodes, then one: {time.monotonic() - began:.0f} s")
 
         began = time.monotonic()
         second = [event for event in executor.do(jobs) if event.kind != "started"]
@@ -116,11 +116,11 @@ def main() -> None:
             for number, (one, path) in enumerate(zip(SPECS, alone, strict=True))
             if number not in wrong and outcome(Path(ended[number].facts["record"]["path"]), one) != outcome(path, one)
         ]
-        print(f"records and weights as one after the other: {len(SPECS) - len(wrong)} of {len(SPECS)}")
+        print(f"records and weights as when run one by one: {len(SPECS) - len(wrong)} of {len(SPECS)}")
         ray.shutdown()
         cluster.shutdown()
     if wrong or computed or len(ended) != len(SPECS) or not (failures.killed_worker and failures.killed_node):
-        sys.exit(f"not as it should be: {wrong}")
+        sys.exit(f"wrong runs: {wrong}")
 
 
 if __name__ == "__main__":

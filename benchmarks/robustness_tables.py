@@ -3,11 +3,13 @@
     perdure study robustness --out runs && perdure study outliers --out runs
     python benchmarks/robustness_tables.py --out runs
 
-Nothing is computed here: what is not in the store is left out of the means, and said. Figures are means over seeds with
-the lowest and the highest in brackets; differences are paired by seed, with Student's 95 % interval.
+Nothing is trained or measured here: runs that are not in the store are left out of the means, and counted.
+Figures are means over seeds with the lowest and the highest in brackets; differences are paired by seed, with Student's
+95 % interval.
 """
 
 import argparse
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import correlation, fmean
@@ -64,6 +66,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs"))
     out = parser.parse_args().out
     records = records_of("robustness", out)
+    if not records:
+        sys.exit(f"no runs in {out}; run the two studies first, or name their store with --out")
     print_head("figure")
     for name in ROBUSTNESS:
         print_row(name, records, lambda record, name=name: figure(record, name))

@@ -1,7 +1,7 @@
 """All methods on `six`, over several seeds, as a table: python benchmarks/six_table.py [--seeds 1,2,3] [--jobs 2]
 
-Each run is `perdure run METHOD six --seed N --probe fgsm` in a process of its own with one thread; a run whose record
-is in --out already is read, not repeated. Prints Markdown: mean over the seeds and, in brackets, lowest and highest.
+Each run is `perdure run METHOD six --seed N --probe fgsm` in its own process with one thread; a run whose record is
+already in --out is read, not repeated. Prints Markdown: mean over the seeds and, in brackets, lowest and highest.
 """
 
 import argparse

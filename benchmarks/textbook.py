@@ -1,9 +1,9 @@
-"""The slow twin: GPM and RCL on the papers' CIFAR-100 AlexNet, written the plain way.
+"""The textbook implementation: GPM and RCL on the papers' CIFAR-100 AlexNet, written the plain way.
 
-This is the yardstick that `perdure bench` measures against. It computes what the package computes, the way the papers'
-public scripts do, with torch and numpy and no shortcuts: dense d×d projectors, eight forwards per RCL step, weights
-moved in place and moved back, patches cut one by one, full SVDs. Nor is it slowed down: where the papers leave a choice
-it takes the cheaper one. `tests/benchmarks/test_textbook.py` holds both to the same numbers.
+`perdure bench` measures against it. It computes what the package computes, the way the papers' public scripts do, with
+torch and numpy and no shortcuts: dense d×d projectors, eight forwards per RCL step, weights perturbed in place and
+restored, patches cut one by one, full SVDs. It is not slowed down on purpose: where the papers leave a choice it takes
+the cheaper one. `tests/benchmarks/test_textbook.py` tests that both give the same numbers.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ Scores = tuple[float, float]  # mean loss, accuracy
 class AlexNet(nn.Module):
     """Three convolutions and two linear layers, none with a bias; one bias-free head per task, all made at once.
 
-    Batch norm keeps no running statistics: it uses those of the batch at hand, in evaluation, too.
+    Batch norm keeps no running statistics: it uses those of the current batch, in evaluation, too.
     """
 
     def __init__(
@@ -60,9 +60,9 @@ class AlexNet(nn.Module):
         return logits
 
     def features(self, x: Tensor) -> Tensor:
-        """What uniformity and alignment read: fc2's output before its batch norm, at unit length.
+        """Features of uniformity and alignment: fc2's output before its batch norm, at unit length.
 
-        The released code has a forward of its own for this, in which only the linear layers have dropout.
+        The released code has a separate forward for this, in which only the linear layers have dropout.
         """
         return F.normalize(self._up_to_fc2(x, conv_dropout=False), dim=1)
 
@@ -74,8 +74,8 @@ class AlexNet(nn.Module):
                 x = F.dropout(x, rate, self.training)
             x = F.max_pool2d(x, 2)
         x = F.relu(self.bn4(self.fc1(x.flatten(1))))
-        placed: Tensor = self.fc2(F.dropout(x, self.linear_rate, self.training))
-        return placed
+        features: Tensor = self.fc2(F.dropout(x, self.linear_rate, self.training))
+        return features
 
 
 # ── steps ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -88,13 +88,13 @@ def dense_projectors(bases: list[np.ndarray], dtype: torch.dtype = torch.float32
 
 @torch.no_grad()
 def project(net: AlexNet, projectors: list[Tensor] | None) -> None:
-    """From the second task on: G ← G − G M Mᵀ in every layer, and batch norm no longer moves. Heads stay free."""
+    """From the second task on: G ← G − G M Mᵀ in every layer, and batch norm is fixed. Heads are not projected."""
     if projectors is None:
         return
     for layer, projector in zip(net.layers(), projectors, strict=True):
-        slope = layer.weight.grad
-        assert slope is not None
-        slope -= (slope.view(len(slope), -1) @ projector).view_as(slope)
+        grad = layer.weight.grad
+        assert grad is not None
+        grad -= (grad.view(len(grad), -1) @ projector).view_as(grad)
     for weight in net.parameters():
         if weight.ndim == 1 and weight.grad is not None:
             weight.grad.zero_()
@@ -124,7 +124,7 @@ def rcl_step(
     ua_weight: float = 1.0,  # κ
     radius: float = 0.05,  # ρ
 ) -> None:
-    """One step of RCL as released: climb to the worst weights and mixture nearby, take the gradient there, go back."""
+    """One step of RCL as released: perturb weights and mixture towards the worst, take the gradient there, restore."""
     if mixing is None:
         share = torch.distributions.Beta(concentration, concentration).sample((len(x),)).clamp(0, 1).to(x)
         mixing = share, torch.randperm(len(x), device=x.device)
@@ -133,18 +133,18 @@ def rcl_step(
     optimizer.zero_grad()
     rcl_loss(net, x, y, task, share, partner, mix_weight, ua_weight).backward()
     with torch.no_grad():
-        moved = [weight for weight in net.parameters() if weight.grad is not None]  # not the other tasks' heads
-        length = torch.stack([weight.grad.norm() for weight in moved]).norm()  # one norm over all weights
-        climbs = [weight.grad * (radius / (length + TINY)) for weight in moved]
-        for weight, climb in zip(moved, climbs, strict=True):
-            weight.add_(climb)
+        perturbed = [weight for weight in net.parameters() if weight.grad is not None]  # not the other tasks' heads
+        length = torch.stack([weight.grad.norm() for weight in perturbed]).norm()  # one norm over all weights
+        steps = [weight.grad * (radius / (length + TINY)) for weight in perturbed]
+        for weight, step in zip(perturbed, steps, strict=True):
+            weight.add_(step)
         worst_share = (share + radius * share.grad / (share.grad.norm() + TINY)).clamp(0, 1)
 
     optimizer.zero_grad()
     rcl_loss(net, x, y, task, worst_share, partner, mix_weight, ua_weight).backward()
     with torch.no_grad():
-        for weight, climb in zip(moved, climbs, strict=True):
-            weight.sub_(climb)
+        for weight, step in zip(perturbed, steps, strict=True):
+            weight.sub_(step)
     project(net, projectors)
     optimizer.step()
 
@@ -164,7 +164,7 @@ def rcl_loss(
     mixed_x = (1 - each) * x + each * x[partner]
     plain = F.cross_entropy(net(x, task), y)
     mixed_logits = net(mixed_x, task)
-    # The released label weights: averaged over the batch, constant, and the other way round than the images'.
+    # The released label weights: averaged over the batch, constant, and swapped against the images'.
     weight = share.detach().mean()
     mixed = weight * F.cross_entropy(mixed_logits, y) + (1 - weight) * F.cross_entropy(mixed_logits, y[partner])
     z, mixed_z = net.features(x), net.features(mixed_x)
@@ -193,7 +193,7 @@ def representations(net: AlexNet, x: Tensor) -> list[np.ndarray]:
 
 
 def patches(x: np.ndarray, kernel: int) -> np.ndarray:
-    """Every patch that a convolution sees as one float64 column; x (n, channels, side, side)."""
+    """Every patch of a convolution's input as one float64 column; x (n, channels, side, side)."""
     images, channels, side = len(x), x.shape[1], x.shape[2] - kernel + 1
     columns = np.zeros((channels * kernel * kernel, images * side * side))
     at = 0

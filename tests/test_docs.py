@@ -11,13 +11,22 @@ ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 
-def test_python_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
-    assert len(blocks) == 2
+def run_python_of(page: str) -> dict[str, object]:
+    """Run the Python blocks of a page, one after another, and return their names."""
     names: dict[str, object] = {}
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text("utf-8"), re.DOTALL)
+    assert blocks
     for block in blocks:
-        exec(compile(block, "README.md", "exec"), names)
-    assert "[[" in capsys.readouterr().out
+        exec(compile(block, page, "exec"), names)
+    return names
+
+
+def test_python_of_the_readme_runs(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # runs are kept in ./runs
+    names = run_python_of("README.md")
+    assert re.search(r"FGSM 1/255.*\n\[\[", capsys.readouterr().out)
     from perdure.data.benchmarks.synthetic import synthetic
     from perdure.nets.mlp import MLP
     from perdure.nets.network import Network
@@ -36,14 +45,18 @@ def test_python_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert backbone[1].equal(backbone[2])  # the second task left it alone
 
 
+@pytest.mark.parametrize("page", ["docs/runs.md", "docs/own-data.md"])
+def test_python_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_python_of(page)
+
+
 def test_python_of_the_laboratory_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     from perdure.data.benchmarks.synthetic import synthetic
     from perdure.lab.run import run_spec as run
     from perdure.lab.spec import spec
 
-    names: dict[str, object] = {}
-    for block in re.findall(r"```python\n(.*?)```", (ROOT / "docs/laboratory.md").read_text("utf-8"), re.DOTALL):
-        exec(compile(block, "laboratory.md", "exec"), names)
+    names = run_python_of("docs/laboratory.md")
     assert "PGD-5 2/255" in capsys.readouterr().out
     path = run(spec("gpm", "synthetic", tasks=2, plan={"epochs": 1}), out=tmp_path)["path"]
     module = names["as_module"](path, 1)  # type: ignore[operator]
@@ -65,9 +78,10 @@ def test_the_table_of_equations_names_what_exists() -> None:
     import importlib
 
     text = (ROOT / "docs" / "equations.md").read_text("utf-8")
-    found = re.findall(r"`(ops|methods)\.(\w+)\.(\w+)", text)
-    assert len(found) > 15
-    for package, module, name in found:
-        assert hasattr(importlib.import_module(f"perdure.{package}.{module}"), name)
+    found = re.findall(r"`(ops|methods|memory|probes)\.(\w+)\.(\w+)(?:\.(\w+))?", text)
+    assert len(found) > 30
+    for package, module, name, member in found:
+        value = getattr(importlib.import_module(f"perdure.{package}.{module}"), name)
+        assert not member or hasattr(value, member), f"{name} has no {member}"
     for number in range(1, 19):
         assert re.search(rf"^\| (\d+, )?{number}(, \d+)? \|", text, re.MULTILINE), f"Eq. {number} is missing"

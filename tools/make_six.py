@@ -66,7 +66,7 @@ def cifar10(work: Path) -> Images:
     for sheet, labels_of, count in (("data_batch_1", "train", TRAIN), ("test_batch", "test", TEST)):
         with Image.open(folder / f"{sheet}.png") as image:  # row i holds the 1024 pixels of image i
             images = np.asarray(image.convert("RGB")).reshape(-1, 32, 32, 3)
-        labels = np.array(json.loads((folder / f"{labels_of}_lables.json").read_text()))  # spelled so there
+        labels = np.array(json.loads((folder / f"{labels_of}_lables.json").read_text()))  # sic
         parts.append(first_of_each_class(images, labels[: len(images)], count))
     return np.concatenate(parts)
 

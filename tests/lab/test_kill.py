@@ -18,4 +18,4 @@ found.loader.exec_module(kill)
 
 @pytest.mark.parametrize("method", ["finetune", "fsdgpm", "trgp", "rcl"])  # weights alone, images, many matrices, bases
 def test_killed_runs_end_as_if_nothing_had_happened(method, tmp_path):
-    assert kill.torment(kill.wanted(method, "mlp"), tmp_path, 2, random.Random(method)).kills >= 2
+    assert kill.kill_repeatedly(kill.wanted(method, "mlp"), tmp_path, 2, random.Random(method)).kills >= 2
