@@ -156,7 +156,7 @@ class Lesson:
     def batches(self, size: int, order: torch.Generator, skip: int = 0) -> Iterator[Batch]:
         """Every training sample once, shuffled by `order`: over all parts, or part by part and the batches then.
 
-        The first `skip` batches are left out, for a lesson that goes on where it was interrupted.
+        The first `skip` batches are left out, for a lesson that is resumed.
         """
         if self.mixed:
             rows = torch.randperm(len(self), generator=order)

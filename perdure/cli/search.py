@@ -68,7 +68,7 @@ def search(
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
-    """Try values proposed by Optuna, scored on validation data only; the same command goes on where it stopped."""
+    """Try values proposed by Optuna, scored on validation data only; run the same command to resume."""
     from perdure.lab import search as lab
     from perdure.lab.spec import assignments
 

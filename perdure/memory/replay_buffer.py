@@ -29,7 +29,7 @@ def _tasks(batch: Batch) -> Tensor:
 
 
 def reservoir_slot(seen: int, capacity: int, draw: Callable[[int], int]) -> int | None:
-    """ReservoirBuffer sampling (Vitter 1985): the slot of an item that follows `seen` others, or none to let it pass.
+    """Reservoir sampling (Vitter 1985): the slot of an item that follows `seen` others, or none to let it pass.
 
     `draw(n)` gives a number from 0 to n − 1, all equally likely; it is asked only when the memory is full. Then every
     item of the stream, old or new, is held with the same probability.

@@ -1,4 +1,4 @@
-"""What can be seen of a run while it goes on."""
+"""What can be seen of a run while it is computed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from perdure.types import Lesson
 
 
 class Callback:
-    """Looks on. Override what you want to see."""
+    """Called while a run goes on. Override what you need."""
 
     def on_warning(self, text: str) -> None:
         """Something speaks against this run."""
 
     def on_task_start(self, lesson: Lesson, plan: Plan) -> None:
-        """A lesson begins, or goes on."""
+        """A lesson begins, or is resumed."""
 
     def on_epoch_end(self, epoch: Epoch) -> None:
         """An epoch is over."""

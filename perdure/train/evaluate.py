@@ -20,7 +20,7 @@ class Score:
 
 
 class RunningScore:
-    """Sums over samples. They stay on their device until someone asks: no step on a GPU is_async for them."""
+    """Sums over samples. They stay on their device until someone asks: no step on a GPU waits for them."""
 
     def __init__(self, loss: float = 0.0, hits: int = 0, samples: int = 0) -> None:
         self.loss: Tensor = torch.tensor(loss, dtype=torch.float64)
