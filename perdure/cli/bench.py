@@ -69,10 +69,10 @@ def _ratios(result: dict[str, Any]) -> Table:
     return table
 
 
-def _gains(found: "dict[str, dict[str, float]]") -> Table:
-    table = Table("without", *found, title="How many times as long a step takes without a fast path")
-    for path in next(iter(found.values())):
-        table.add_row(path, *(f"{of[path]:.2f}" for of in found.values()))
+def _gains(found: dict[str, dict[str, float]]) -> Table:
+    table = Table("without", *found, title="How many times as long it takes without a fast path")
+    for path in dict.fromkeys(path for of in found.values() for path in of):
+        table.add_row(path, *(f"{of[path]:.2f}" if path in of else "" for of in found.values()))
     return table
 
 
