@@ -32,7 +32,7 @@ def test_a_graph_is_kept_only_where_it_is_asked_for() -> None:
     again = grad(loss, weights, create_graph=True)
     assert all(g.requires_grad for name, g in again.items() if name.endswith("weight"))
     second = grad(again["0.weight"].square().sum(), {"w": net[2].weight}, retain_graph=True)
-    (expected,) = torch.autograd.grad(again["0.weight"].square().sum(), net[2].weight)
+    (expected,) = torch.autograd.grad(again["0.weight"].square().sum(), net[2].weight, retain_graph=True)
     torch.testing.assert_close(second["w"], expected)
     grad(loss, weights)
     with pytest.raises(RuntimeError, match="second time"):
