@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from functools import cache
 
 from perdure.errors import UnknownName
 
@@ -63,6 +64,7 @@ def keep_heap() -> None:
                 mallopt(option, value)
 
 
+@cache
 def _names(text: str) -> frozenset[str]:
     """Names from "gram, pooling".
 
