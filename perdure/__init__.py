@@ -3,9 +3,13 @@
 What the command line does, as functions that return data:
 
     run           train a method on a benchmark                 perdure run
+    study         methods × benchmarks × seeds, compared        perdure study
     probe         measure finished runs                         perdure probe
+    search        hyperparameters, chosen on validation data    perdure search
     runs          list the runs of a store                      perdure ls runs
     export_runs   finished runs as one table                    perdure export-runs
+    bench         speed on this machine, as ratios              perdure bench
+    data.check    are the image files complete?                 perdure data check
 
 To train in your own way: Network, Method, Plan, learn, fit, evaluate, and the types of data, Stream, Task, Lesson,
 Split, Batch. Everything loads on first use, so that importing perdure takes milliseconds and does not import torch.
@@ -39,7 +43,9 @@ __version__ = "0.1.0"
 
 _MODULES = {
     "run": "perdure.lab.run",
+    "study": "perdure.lab.study",
     "probe": "perdure.lab.probe_runs",
+    "search": "perdure.lab.search",
     "runs": "perdure.lab.index",
     "export_runs": "perdure.lab.export",
     "bench": "perdure.lab.bench",
@@ -48,8 +54,6 @@ _MODULES = {
     "Plan": "perdure.train.plan",
     "learn": "perdure.train.learn",
     "fit": "perdure.train.fit",
-    "study": "perdure.lab.study",
-    "search": "perdure.lab.search",
     "evaluate": "perdure.train.evaluate",
     **dict.fromkeys(("Batch", "Lesson", "Split", "Stream", "Task"), "perdure.types"),
     "PerdureError": "perdure.errors",
@@ -61,6 +65,8 @@ __all__ = [*_MODULES, "__version__"]
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return getattr(import_module(_MODULES[name]), name)
+    if name in ("data", "fast"):  # perdure.data.check, perdure.fast.without
+        return import_module(f"perdure.{name}")
     raise AttributeError(f"module 'perdure' has no attribute {name!r}")
 
 

@@ -135,5 +135,7 @@ def test_every_name_of_the_front_door_opens() -> None:
 
     for name in perdure.__all__:
         assert getattr(perdure, name) is not None
+    assert callable(perdure.data.check)
+    assert callable(perdure.fast.without)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = perdure.nothing

@@ -130,7 +130,7 @@ def with_snapshots(run: OpenRun, callback: Callback) -> OpenRun:
     device = next(run.subject.method.parameters()).device
     kept = load_snapshots(run.path, run.spec, run.stream, run.record, device, callback)
     clean = run.stream.tasks if not run.spec.outliers else open_clean(run.spec, run.root).tasks
-    return replace(run, subject=replace(run.subject, stages=kept, clean=[task.to(device) for task in clean]))
+    return replace(run, subject=replace(run.subject, snapshots=kept, clean=[task.to(device) for task in clean]))
 
 
 def measure(run: OpenRun, wanted: Sequence[ProbeSpec], callback: Callback | None = None, prefix: str = "") -> None:
@@ -141,7 +141,7 @@ def measure(run: OpenRun, wanted: Sequence[ProbeSpec], callback: Callback | None
     for one in missing:
         assert speed is not None
         probe = one.build(run.stream)
-        if probe.needs_stages and not run.subject.stages:
+        if probe.needs_snapshots and not run.subject.snapshots:
             run = with_snapshots(run, callback or Callback())
         do = partial(probe.measure, run.subject)
         found, facts = timed(f"{prefix}{one.name}", probe.cost(run.subject), speed, run.progress, do)

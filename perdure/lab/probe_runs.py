@@ -268,7 +268,7 @@ def _costs(session: Session, run: FinishedRun, wanted: Sequence[ProbeSpec]) -> I
     with session.open([run]) as (opened,):
         speed, method = Speed(opened.subject), opened.subject.method
         snapshots = placeholder_snapshots(method, run.record["accuracy_matrix"])
-        subject = replace(opened.subject, stages=snapshots, clean=opened.stream.tasks)
+        subject = replace(opened.subject, snapshots=snapshots, clean=opened.stream.tasks)
         for one in wanted:
             yield _cost(run.label, one, one.build(opened.stream).cost(subject), speed, one.key in known)
 

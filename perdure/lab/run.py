@@ -124,7 +124,7 @@ def run_spec(
         record = finished(path, callback)
         already_done = record is not None
         if record is None:
-            looks_back = any(one.build(stream).needs_stages for one in wanted)
+            looks_back = any(one.build(stream).needs_snapshots for one in wanted)
             savers = [SnapshotSaver(path)] if snapshots or looks_back else []
             method = method.to(torch_device)
             record = _train(spec, stream, method, path, without, Callbacks([callback, *savers]), every)

@@ -22,7 +22,7 @@ class Capacity(Probe):
     that a stricter rule has found in the same images.
     """
 
-    needs_stages = True
+    needs_snapshots = True
 
     def __init__(
         self,

@@ -48,7 +48,7 @@ class Landscape(Probe):
         self.steps = steps_of(reach, points)
         self.at = at
         self.part, self.images, self.after = part, images, after
-        self.needs_stages = after is not None  # this one does, others of its kind do not
+        self.needs_snapshots = after is not None  # this one does, others of its kind do not
 
     def cost(self, trained: TrainedMethod) -> Cost:
         images = sum(model.images(self.images) for model in self._models(trained))
@@ -74,14 +74,14 @@ class Landscape(Probe):
         """Of the tasks that were learned by then."""
         if self.after is None:
             return trained.models(self.part)
-        if self.after > len(trained.stages):
+        if self.after > len(trained.snapshots):
             raise WrongValue(
-                f"after={self.after}: the method as it was then is not there, {len(trained.stages)} tasks were "
+                f"after={self.after}: the method as it was then is not there, {len(trained.snapshots)} tasks were "
                 "kept; leave `after` out for the method as it is now"
             )
-        stage = trained.stages[self.after - 1]
-        learned = min(len(trained.tasks), len(stage.net.heads))
-        return [trained.model(task, self.part, method=stage) for task in range(learned)]
+        snapshot = trained.snapshots[self.after - 1]
+        learned = min(len(trained.tasks), len(snapshot.net.heads))
+        return [trained.model(task, self.part, method=snapshot) for task in range(learned)]
 
     def _curves(self, model: TaskModel) -> Tensor:
         """(directions, points). Lines outermost, batches innermost: one direction is in memory at a time and every

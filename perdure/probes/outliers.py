@@ -71,7 +71,7 @@ class Outliers(Probe):
     """Of a run on a contaminated stream, its own outliers beside the images that they replaced. Of any other run,
     outliers that are made on the spot, one of every image."""
 
-    needs_stages = True
+    needs_snapshots = True
 
     def __init__(
         self,
@@ -93,18 +93,18 @@ class Outliers(Probe):
         return Cost(forwards=by_earlier_heads + again, gradients=2 * sum(sizes))
 
     def measure(self, trained: TrainedMethod) -> ProbeResult:
-        stages = trained.history()
+        snapshots = trained.history()
         images = self._paired(trained)
         every: list[BatchPair] = []
         tasks: list[dict[str, Any]] = []
-        losses: list[float] = []  # of the tasks so far, as they should be, by the stage before
+        losses: list[float] = []  # of the tasks so far, as they should be, by the snapshot before
         before: Weights = {}
         for task, name in enumerate(trained.task_names):
             method = trained.having_learned(task)
             pairs = list(self._pairs(trained, task, method, images))
             lesson: dict[str, Any] = {"span": None, "relative_span": None, "past_loss_rise": None}
             weights = backbone(method.weights())
-            if 0 < task < len(stages):  # tasks of one lesson share a stage: nothing came between them
+            if 0 < task < len(snapshots):  # tasks of one lesson share a snapshot: nothing came between them
                 now = [mean_loss(trained, old, method, images[old]) for old in range(task)]
                 span, relative = weight_span(weights, before)
                 rise = fmean(new - old for new, old in zip(now, losses, strict=True))

@@ -18,7 +18,7 @@ from perdure.seeding import generator
 
 
 class OverTime(Probe):
-    needs_stages = True
+    needs_snapshots = True
 
     def __init__(
         self,
@@ -37,15 +37,15 @@ class OverTime(Probe):
 
     def cost(self, trained: TrainedMethod) -> Cost:
         attack = Cost(gradients=1) if self.one_step else Cost(*pgd_cost(self.steps, 1))
-        cells = [task for stage in trained.history() for task in range(known(stage))]
+        cells = [task for snapshot in trained.history() for task in range(known(snapshot))]
         images = sum(at_most(len(trained.tasks[task].test), self.images) for task in cells)
         return (attack + Cost(forwards=2)) * images  # the clean answers, and those under attack
 
     def measure(self, trained: TrainedMethod) -> ProbeResult:
         clean: list[list[int]] = []
         robust: list[list[int]] = []
-        for stage in trained.history():
-            models = [trained.model(task, space=self.space, method=stage) for task in range(known(stage))]
+        for snapshot in trained.history():
+            models = [trained.model(task, space=self.space, method=snapshot) for task in range(known(snapshot))]
             hits = [self._hits(model) for model in models]
             clean.append([one for one, _ in hits])
             robust.append([other for _, other in hits])
@@ -69,7 +69,7 @@ class OverTime(Probe):
         return f"{attack} {label(self.ball.radius, self.ball.norm, self.space)}"
 
     def _hits(self, model: TaskModel) -> tuple[int, int]:
-        """Right answers without attack and under it. The same draws for every stage, so that a row differs from the
+        """Right answers without attack and under it. The same draws for every snapshot, so that a row differs from the
         one before by what was learned alone."""
         rng = generator(0, "over-time", model.task)
         clean = robust = 0
@@ -83,9 +83,9 @@ class OverTime(Probe):
         return clean, robust
 
 
-def known(stage: Method) -> int:
+def known(snapshot: Method) -> int:
     """How many tasks it had learned; several after its first lesson, where it learned them together."""
-    return len(stage.net.heads)
+    return len(snapshot.net.heads)
 
 
 def _scores(hits: list[list[int]], sizes: list[int]) -> dict[str, Any]:

@@ -129,7 +129,7 @@ class TrainedMethod:
     method: Method
     tasks: Sequence[Task]  # those it learned, on its device
     name: str = ""
-    stages: Sequence[Method] = ()  # the method as it was after each task, for probes that need them
+    snapshots: Sequence[Method] = ()  # the method as it was after each task, for probes that need them
     clean: Sequence[Task] = ()  # the tasks as they were before outliers were put among their training images
     progress: ProbeProgress = field(default_factory=ProbeProgress)
 
@@ -140,7 +140,7 @@ class TrainedMethod:
     def model(
         self, task: int, part: PartName = "test", *, space: Space = "pixels", method: Method | None = None
     ) -> TaskModel:
-        """Its classifier of a task, with test images if no other part is named; `method` may be one of its stages."""
+        """Its classifier of a task, with test images if no other part is named; `method` may be a snapshot."""
         split = getattr(self.tasks[task], part)
         return TaskModel(method or self.method, task, split, space=space, progress=self.progress)
 
@@ -150,13 +150,13 @@ class TrainedMethod:
 
     def history(self) -> Sequence[Method]:
         """The method as it was after each task, for probes that cannot do without."""
-        if not self.stages:
-            raise WrongValue("this probe needs the method as it was after each task: give its stages")
-        return self.stages
+        if not self.snapshots:
+            raise WrongValue("this probe needs the method as it was after each task: give its snapshots")
+        return self.snapshots
 
     def having_learned(self, task: int) -> Method:
         """The method as it was when it had learned a task; where one lesson held several, all share what came of it."""
-        return self.history()[min(task, len(self.stages) - 1)]
+        return self.history()[min(task, len(self.snapshots) - 1)]
 
     def images(self, part: PartName = "test", limit: int | None = None) -> int:
         """How many images all tasks have together, at most so many from each."""
@@ -175,7 +175,7 @@ class ProbeResult:
 class Probe:
     """A measurement. Its values are keyword-only arguments of `__init__`, as those of a method are."""
 
-    needs_stages: bool = False  # the method after each task, too
+    needs_snapshots: bool = False  # the method after each task, too
     across: ClassVar[bool] = False  # whether it measures several methods together, by `measure_across`
 
     def cost(self, trained: TrainedMethod) -> Cost:

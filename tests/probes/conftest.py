@@ -19,10 +19,10 @@ from perdure.train.state import Learned
 
 class Kept(Callback):
     def __init__(self) -> None:
-        self.stages: list[Method] = []
+        self.snapshots: list[Method] = []
 
     def on_task_end(self, method: Method, learned: Learned) -> None:  # noqa: ARG002
-        self.stages.append(deepcopy(method))
+        self.snapshots.append(deepcopy(method))
 
 
 @pytest.fixture(scope="session")
@@ -32,11 +32,11 @@ def session_trained() -> TrainedMethod:
         method = FineTune(Network(SlimAlexNet(stream.shape)))
     kept = Kept()
     learned = learn(method, stream, Plan(rate=0.02, epochs=3, batch=16, schedule="linear", keep="last"), 1, kept)
-    return TrainedMethod(method, learned.tasks, "finetune, seed 1", kept.stages, stream.tasks)
+    return TrainedMethod(method, learned.tasks, "finetune, seed 1", kept.snapshots, stream.tasks)
 
 
 @pytest.fixture
 def trained(session_trained: TrainedMethod) -> TrainedMethod:
     """With a progress of its own, which has counted nothing yet."""
     s = session_trained
-    return TrainedMethod(s.method, s.tasks, s.name, s.stages, s.clean)
+    return TrainedMethod(s.method, s.tasks, s.name, s.snapshots, s.clean)

@@ -54,7 +54,7 @@ def test_cost_is_what_is_counted_and_figures_are_plain(trained: TrainedMethod) -
 
 
 def test_a_task_seen_twice_takes_nothing_new(trained: TrainedMethod) -> None:
-    same = TrainedMethod(trained.method, [trained.tasks[0]] * 3, stages=[trained.method] * 3)
+    same = TrainedMethod(trained.method, [trained.tasks[0]] * 3, snapshots=[trained.method] * 3)
     again = Capacity(images=40).measure(same)
     for layer in again.figures["layers"].values():
         assert layer["taken"][-1] - layer["taken"][0] <= 1  # only later tasks reach ε
@@ -70,8 +70,8 @@ def test_a_lower_threshold_takes_less(trained: TrainedMethod, found: ProbeResult
 
 
 def test_one_stage_serves_all_tasks_of_one_lesson(trained: TrainedMethod) -> None:
-    joint = TrainedMethod(trained.method, trained.tasks, stages=[trained.method])
-    apart = TrainedMethod(trained.method, trained.tasks, stages=[trained.method] * 3)
+    joint = TrainedMethod(trained.method, trained.tasks, snapshots=[trained.method])
+    apart = TrainedMethod(trained.method, trained.tasks, snapshots=[trained.method] * 3)
     assert Capacity(images=20).measure(joint).figures == Capacity(images=20).measure(apart).figures
 
 
@@ -84,7 +84,9 @@ def test_forecast_can_be_checked_against_what_came(found: ProbeResult) -> None:
 
 
 def test_one_task_has_no_forecast_and_says_so(trained: TrainedMethod) -> None:
-    alone = Capacity(images=20).measure(TrainedMethod(trained.method, trained.tasks[:1], stages=trained.stages[:1]))
+    alone = Capacity(images=20).measure(
+        TrainedMethod(trained.method, trained.tasks[:1], snapshots=trained.snapshots[:1])
+    )
     assert alone.figures["forecast"] is None
     assert set(alone.headline) == {"capacity taken"}
     assert "needs two tasks" in shown(alone)
@@ -104,10 +106,10 @@ def test_agrees_with_what_gpm_itself_holds() -> None:
         method = GPM(Network(SlimAlexNet(stream.shape)), threshold_step=0.0)
     kept = Kept()
     learned = learn(method, stream, Plan(rate=0.02, epochs=1, batch=16, keep="last"), 1, kept)
-    measured = Capacity().measure(TrainedMethod(method, learned.tasks, stages=kept.stages))
+    measured = Capacity().measure(TrainedMethod(method, learned.tasks, snapshots=kept.snapshots))
     for name, layer in measured.figures["layers"].items():
         own = [round(percent * layer["directions"] / 100) for percent in layer["own"]]
-        assert own == [stage.facts()["basis"][name][0] for stage in kept.stages]
+        assert own == [snapshot.facts()["basis"][name][0] for snapshot in kept.snapshots]
         apart = [abs(mine - other) for mine, other in zip(layer["taken"], own, strict=True)]
         assert max(apart) <= (3 if name == "conv1" else 0), name
 

@@ -123,7 +123,7 @@ def other(request: pytest.FixtureRequest) -> TrainedMethod:
     kept = Kept()
     stream = synthetic(seed=1, tasks=2)
     learned = learn(method, stream, replace(PLAN, epochs=1), 1, kept)
-    return TrainedMethod(method, learned.tasks, request.param, kept.stages, stream.tasks)
+    return TrainedMethod(method, learned.tasks, request.param, kept.snapshots, stream.tasks)
 
 
 @pytest.mark.parametrize("name", ["pgd", "over-time", "outliers", "flatness", "landscape", "geometry", "capacity"])

@@ -82,7 +82,7 @@ def test_rise_is_read_on_both_sides_and_straight_between_points(
 def test_methods_with_one_network_are_looked_at_along_the_same_lines(trained: TrainedMethod) -> None:
     """Directions differ by the lengths of the filters alone."""
     early, late = (
-        {name: weight.detach() for name, weight in method.weights(0).items()} for method in trained.stages[::2]
+        {name: weight.detach() for name, weight in method.weights(0).items()} for method in trained.snapshots[::2]
     )
     for number in (0, 5):
         one, other = random_direction(early, number), random_direction(late, number)
@@ -95,15 +95,15 @@ def test_methods_with_one_network_are_looked_at_along_the_same_lines(trained: Tr
 def test_after_a_lesson_the_tasks_known_then_are_looked_at(trained: TrainedMethod) -> None:
     probe = Landscape(directions=1, points=3, part="test", images=None, after=2)
     found = probe.measure(trained)
-    assert probe.needs_stages
-    assert not LINES.needs_stages
+    assert probe.needs_snapshots
+    assert not LINES.needs_snapshots
     assert found.figures["tasks"] == [task.name for task in trained.tasks[:2]]
     assert found.figures["rise_error"] is None
     assert probe.cost(trained) == trained.progress.done
-    known = [evaluate(trained.stages[1], trained.tasks[index].test, index).loss for index in (0, 1)]
+    known = [evaluate(trained.snapshots[1], trained.tasks[index].test, index).loss for index in (0, 1)]
     assert found.figures["loss"] == pytest.approx(known)
     with pytest.raises(WrongValue, match=r"after=2: .* 0 tasks were kept"):
-        probe.measure(replace(trained, stages=()))
+        probe.measure(replace(trained, snapshots=()))
 
 
 def test_what_cannot_be_asked(trained: TrainedMethod) -> None:

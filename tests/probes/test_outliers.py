@@ -35,10 +35,10 @@ class Flat(Backbone):
 
 
 def linear(tasks: int = 3, images: int = 20) -> TrainedMethod:
-    """Two classes a task, float64; every task has its own normalization, every stage its own weights, and a head for
+    """Two classes a task, float64; every task has its own normalization, every snapshot its own weights, and a head for
     each task so far."""
     chance = generator(0, "test")
-    made, stages = [], []
+    made, snapshots = [], []
     for task in range(tasks):
         x = 0.3 + 0.4 * torch.rand(images, 3, 2, 2, generator=chance, dtype=torch.float64)
         split = Split(x, torch.arange(images) % 2, (0.5,) * 3, (0.25, 0.5 + task / 8, 1.0))
@@ -48,8 +48,8 @@ def linear(tasks: int = 3, images: int = 20) -> TrainedMethod:
             net.add_head(2)
         for weight in net.parameters():
             weight.data = torch.randn(weight.shape, generator=chance, dtype=torch.float64)
-        stages.append(FineTune(net))
-    return TrainedMethod(stages[-1], made, stages=stages)
+        snapshots.append(FineTune(net))
+    return TrainedMethod(snapshots[-1], made, snapshots=snapshots)
 
 
 def contaminated(trained: TrainedMethod, rate: float, kind: str) -> TrainedMethod:
@@ -58,7 +58,7 @@ def contaminated(trained: TrainedMethod, rate: float, kind: str) -> TrainedMetho
         foreign = 1 - task.train.x
         train = contaminate(task.train, kind, rate, classes=2, rng=generator(0, number), foreign=foreign)  # type: ignore[arg-type]
         dirty.append(replace(task, train=train))
-    return TrainedMethod(trained.method, dirty, stages=trained.stages, clean=trained.tasks)
+    return TrainedMethod(trained.method, dirty, snapshots=trained.snapshots, clean=trained.tasks)
 
 
 def claim(found: ProbeResult, start: str) -> dict[str, float]:
@@ -66,9 +66,9 @@ def claim(found: ProbeResult, start: str) -> dict[str, float]:
     return one
 
 
-def answers(trained: TrainedMethod, stage: int, head: int, x: Tensor) -> Tensor:
+def answers(trained: TrainedMethod, snapshot: int, head: int, x: Tensor) -> Tensor:
     """Of a linear network by hand: images (n, 12), as the network is given them, to logits."""
-    net = trained.stages[stage].net
+    net = trained.snapshots[snapshot].net
     return x @ net.backbone.layer.weight.T @ net.heads[head].weight.T  # type: ignore[union-attr, operator]
 
 
@@ -113,7 +113,7 @@ def test_figures_of_a_linear_network_by_hand() -> None:
     trained, step = linear(), 0.05
     found = Outliers(strength=step).measure(trained).figures["tasks"][1]
     split = trained.tasks[1].train
-    net = trained.stages[1].net
+    net = trained.snapshots[1].net
     whole = net.backbone.layer.weight, net.heads[1].weight
     scale = torch.tensor(split.std).double().repeat_interleave(4)
     x, y = ((split.x - 0.5) / scale.view(1, 3, 2, 2)).flatten(1), split.y
@@ -134,11 +134,11 @@ def test_figures_of_a_linear_network_by_hand() -> None:
 @torch.no_grad()
 def test_spans_and_past_losses_are_from_one_stage_to_the_next() -> None:
     trained = linear()
-    layers = [stage.net.backbone.layer.weight for stage in trained.stages]
+    layers = [snapshot.net.backbone.layer.weight for snapshot in trained.snapshots]
 
-    def loss(task: int, stage: int) -> float:
+    def loss(task: int, snapshot: int) -> float:
         split = trained.tasks[task].train
-        logits = answers(trained, stage, task, split.normalize(split.x).flatten(1))
+        logits = answers(trained, snapshot, task, split.normalize(split.x).flatten(1))
         return float(nn.functional.cross_entropy(logits, split.y))
 
     for number, found in enumerate(Outliers().measure(trained).figures["tasks"]):
@@ -155,7 +155,7 @@ def test_spans_and_past_losses_are_from_one_stage_to_the_next() -> None:
 def test_identical_twins_differ_in_nothing() -> None:
     trained = linear()
     same = [replace(task, train=replace(task.train, x=1 - task.train.x)) for task in trained.tasks]
-    twin = TrainedMethod(trained.method, same, stages=trained.stages, clean=same)
+    twin = TrainedMethod(trained.method, same, snapshots=trained.snapshots, clean=same)
     found = Outliers(strength=1e-300).measure(twin)  # so small a step that no pixel moves
     assert found.headline["excess loss"] == 0
     assert found.headline["past gradient ×"] == found.headline["weight gradient ×"] == 1
@@ -166,7 +166,7 @@ def test_foreign_images_come_from_the_task_before() -> None:
     """Where that task has the same images, nothing is foreign."""
     trained = linear(tasks=2)
     alike = [trained.tasks[0], replace(trained.tasks[1], train=trained.tasks[0].train)]
-    found = Outliers(kind="foreign").measure(TrainedMethod(trained.method, alike, stages=trained.stages))
+    found = Outliers(kind="foreign").measure(TrainedMethod(trained.method, alike, snapshots=trained.snapshots))
     assert [task["excess"]["real"] for task in found.figures["tasks"]] == [0, 0]
     assert Outliers(kind="foreign").measure(trained).figures["tasks"][1]["excess"]["real"] != 0
     with pytest.raises(WrongValue, match="there is one task"):
@@ -212,7 +212,7 @@ def test_wrong_labels_cost_what_no_gradient_by_pixels_foretells() -> None:
 def test_a_task_without_outliers_among_contaminated_ones_has_no_figures() -> None:
     trained = contaminated(linear(), 0.2, "foreign")
     mixed = TrainedMethod(
-        trained.method, [trained.clean[0], *trained.tasks[1:]], stages=trained.stages, clean=trained.clean
+        trained.method, [trained.clean[0], *trained.tasks[1:]], snapshots=trained.snapshots, clean=trained.clean
     )
     probe = Outliers()
     found = probe.measure(mixed)
@@ -247,7 +247,7 @@ def test_cost_is_what_is_counted(trained: TrainedMethod, kind: str) -> None:
 
 
 def test_the_cost_is_right_where_one_lesson_held_all_tasks(trained: TrainedMethod) -> None:
-    joint = TrainedMethod(trained.method, trained.tasks, stages=[trained.method])
+    joint = TrainedMethod(trained.method, trained.tasks, snapshots=[trained.method])
     probe = Outliers(images=16)
     measured = probe.measure(joint)
     assert probe.cost(joint) == joint.progress.done

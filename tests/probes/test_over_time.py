@@ -23,8 +23,8 @@ def as_result(label: str, measured: ProbeResult) -> Result:
 def test_an_attack_that_moves_nothing_leaves_the_matrix_of_the_run(trained: TrainedMethod, attack: str) -> None:
     measured = OverTime(attack=attack, strength=0.0, steps=1).measure(trained)
     evaluated = [
-        [evaluate(stage, trained.tasks[i].test, i).accuracy for i in range(t + 1)]
-        for t, stage in enumerate(trained.stages)
+        [evaluate(snapshot, trained.tasks[i].test, i).accuracy for i in range(t + 1)]
+        for t, snapshot in enumerate(trained.snapshots)
     ]
     assert measured.figures["clean"]["matrix"] == evaluated
     assert measured.figures["robust"] == measured.figures["clean"]
@@ -59,13 +59,13 @@ def test_rows_are_the_stages_and_attacks_take_accuracy(trained: TrainedMethod) -
 
 
 def test_what_a_stage_has_forgotten_shows_as_forgetting(trained: TrainedMethod) -> None:
-    """The last stage with the first head turned over: right answers of task 1 become wrong, the others stay."""
-    spoiled = deepcopy(trained.stages[2])
+    """The last snapshot with the first head turned over: right answers of task 1 become wrong, the others stay."""
+    spoiled = deepcopy(trained.snapshots[2])
     with torch.no_grad():
         spoiled.net.heads[0].weight.neg_()
     probe = OverTime(attack="fgsm", strength=1 / 255, images=30)
     before = probe.measure(trained).figures["robust"]
-    after = probe.measure(replace(trained, stages=[*trained.stages[:2], spoiled])).figures["robust"]
+    after = probe.measure(replace(trained, snapshots=[*trained.snapshots[:2], spoiled])).figures["robust"]
     assert after["matrix"][:2] == before["matrix"][:2]
     assert after["matrix"][2][1:] == before["matrix"][2][1:]
     assert after["matrix"][2][0] < before["matrix"][2][0] - 30
@@ -75,7 +75,7 @@ def test_what_a_stage_has_forgotten_shows_as_forgetting(trained: TrainedMethod) 
 
 
 def test_tasks_learned_together_make_one_row(trained: TrainedMethod) -> None:
-    measured = OverTime(attack="fgsm", images=20).measure(replace(trained, stages=[trained.method]))
+    measured = OverTime(attack="fgsm", images=20).measure(replace(trained, snapshots=[trained.method]))
     assert [len(row) for row in measured.figures["robust"]["matrix"]] == [3]
     assert measured.figures["robust"]["bwt"] is None
     assert measured.figures["kept"] is None
@@ -83,10 +83,10 @@ def test_tasks_learned_together_make_one_row(trained: TrainedMethod) -> None:
 
 
 def test_without_stages_it_says_what_is_missing(trained: TrainedMethod) -> None:
-    bare = replace(trained, stages=())
-    with pytest.raises(WrongValue, match="give its stages"):
+    bare = replace(trained, snapshots=())
+    with pytest.raises(WrongValue, match="give its snapshots"):
         OverTime().measure(bare)
-    with pytest.raises(WrongValue, match="give its stages"):
+    with pytest.raises(WrongValue, match="give its snapshots"):
         OverTime().cost(bare)
 
 
@@ -106,7 +106,7 @@ def test_it_is_named_after_its_attack(values: dict[str, object], name: str) -> N
 @pytest.mark.parametrize("runs", [1, 3])
 def test_it_can_be_shown(trained: TrainedMethod, runs: int) -> None:
     probe = OverTime(attack="fgsm", images=20)
-    together = probe.measure(replace(trained, stages=[trained.method]))
+    together = probe.measure(replace(trained, snapshots=[trained.method]))
     results = [as_result("finetune, seed 1", probe.measure(trained)), as_result("mtl, seed 1", together)]
     results = (results + results[:1])[:runs] if runs > 1 else results[:1]
     shown = renderer("over-time")
