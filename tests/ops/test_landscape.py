@@ -199,7 +199,7 @@ def test_a_random_direction_depends_on_name_shape_and_number_and_fits_each_filte
     other = {"b": 2 * own["b"], "new": torch.randn(5, 5), "a": own["a"].double()}
     again = landscape.random_direction(other, 0)
     torch.testing.assert_close(again["b"], 2 * found["b"])
-    torch.testing.assert_close(again["a"], found["a"].double())
+    torch.testing.assert_close(again["a"].float(), found["a"])  # float32 has no more digits
     assert not torch.equal(landscape.random_direction(own, 1)["a"], found["a"])
     twins = landscape.random_direction({"a": own["a"], "c": own["a"]}, 0)
     assert not torch.equal(twins["a"], twins["c"])
