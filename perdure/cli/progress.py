@@ -31,23 +31,16 @@ from perdure.types import Lesson
 WORTH_SAYING = 5.0  # seconds
 
 
-class RunBars(RunProgress):
-    """A bar per training, which moves with every epoch, and one per probe, which moves with every batch."""
+class Bars:
+    """Bars with a name and a note, on a terminal; lines of text anywhere."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, transient: bool = False) -> None:
         super().__init__()
         self.console = console
-        self.bars = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}"),
-            console=console,
-            disable=not console.is_terminal,
-        )
-        self.bar: TaskID | None = None  # of the probe at work
+        columns = (BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+        name, note = (TextColumn(f"{{task.{field}}}", markup=False) for field in ("description", "fields[note]"))
+        quiet = not console.is_terminal
+        self.bars = Progress(name, *columns, note, console=console, transient=transient, disable=quiet)
 
     def __enter__(self) -> Self:
         self.bars.start()
@@ -60,6 +53,12 @@ class RunBars(RunProgress):
 
     def print(self, text: str) -> None:
         self.console.print(text, markup=False, soft_wrap=True)
+
+
+class RunBars(Bars, RunProgress):
+    """A bar per training, which moves with every epoch, and one per probe, which moves with every batch."""
+
+    bar: TaskID | None = None  # of the probe at work
 
     def warn(self, text: str) -> None:
         self.print(f"warning: {text}")
@@ -108,25 +107,11 @@ class TrainingBar(Callback):
             self.shown.print(f"{self.run}: {scores} on validation data{trained}, {epoch.seconds:.1f} s")
 
 
-class StudyProgress(StudyCallback):
+class StudyProgress(Bars, StudyCallback):
     """A bar for all runs, and below it one for each that is running, which moves with every epoch."""
 
     def __init__(self, console: Console) -> None:
-        self.console = console
-        columns = (BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-        name, note = (TextColumn(f"{{task.{field}}}", markup=False) for field in ("description", "fields[note]"))
-        self.bars = Progress(name, *columns, note, console=console, transient=True, disable=not console.is_terminal)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.bars.stop()
-
-    def print(self, text: str) -> None:
-        self.console.print(text, markup=False, soft_wrap=True)
+        super().__init__(console, transient=True)
 
     def on_start(self, plan: StudyPlan) -> None:
         for line in (*error_lines([run for run in plan.runs if run.state == "failed"]), *_announcement(plan)):
@@ -139,8 +124,6 @@ class StudyProgress(StudyCallback):
             self.bars.add_task(name, total=run.lessons * run.spec.plan.epochs, note="", visible=False)
             for run, name in zip(plan.to_do, self.names, strict=True)
         ]
-        if self.names:
-            self.bars.start()
 
     def on_event(self, event: Event) -> None:
         name, bar, kind, facts = self.names[event.job], self.running[event.job], event.kind, event.facts

@@ -6,14 +6,13 @@ what it does with them that is not listed here writes them out first.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 Linear = Callable[[Tensor, Tensor, Tensor | None], Tensor]
-
 
 _METADATA = {"shape", "dtype", "device", "ndim", "layout", "requires_grad", "is_leaf"}
 
@@ -24,9 +23,11 @@ class Lazy(Tensor):
     def dense(self) -> Tensor:
         raise NotImplementedError
 
-    @staticmethod
-    def make(cls: Any, like: Tensor, shape: Sequence[int]) -> Any:
-        return Tensor._make_subclass(cls, like.detach().new_empty(()).expand(shape))
+    @classmethod
+    def shaped(cls, like: Tensor, shape: Sequence[int]) -> Self:
+        """Without entries: they share one number, which nobody reads."""
+        empty: Self = Tensor._make_subclass(cls, like.detach().new_empty(()).expand(shape))
+        return empty
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -61,7 +62,7 @@ class LowRankGrad(Lazy):
 
     @staticmethod
     def of(rows: Tensor, inputs: Tensor) -> "LowRankGrad":
-        grad: LowRankGrad = Lazy.make(LowRankGrad, rows, (rows.shape[1], inputs.shape[1]))
+        grad = LowRankGrad.shaped(rows, (rows.shape[1], inputs.shape[1]))
         grad.rows, grad.inputs = rows, inputs
         return grad
 
@@ -167,7 +168,7 @@ class PerturbedWeight(LazyWeight):
 
     @staticmethod
     def of(base: Tensor, steps: Sequence[LowRankGrad]) -> "PerturbedWeight":
-        weight: PerturbedWeight = Lazy.make(PerturbedWeight, base, base.shape)
+        weight = PerturbedWeight.shaped(base, base.shape)
         weight.base, weight.steps = base.view_as(base), steps  # a gradient at this weight ends here
         return weight
 
@@ -203,7 +204,7 @@ class RescaledWeight(LazyWeight):
 
     @staticmethod
     def of(base: Tensor, scales: Sequence[tuple[Tensor, Tensor]], dense: Any) -> "RescaledWeight":
-        weight: RescaledWeight = Lazy.make(RescaledWeight, base, base.shape)
+        weight = RescaledWeight.shaped(base, base.shape)
         weight.base, weight.scales, weight.make_dense = base, scales, dense
         return weight
 

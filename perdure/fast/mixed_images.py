@@ -22,7 +22,7 @@ class MixedImages(Lazy):
 
     @staticmethod
     def of(value: Tensor, difference: Tensor, share: Tensor) -> "MixedImages":
-        images: MixedImages = Lazy.make(MixedImages, value, value.shape)
+        images = MixedImages.shaped(value, value.shape)
         images.value, images.difference, images.share = value, difference, share
         return images
 

@@ -70,3 +70,10 @@ def with_threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def count_lessons(spec: RunSpec, stream: Stream) -> int:
+    """One per task, unless the method makes its own."""
+    if registry.methods.load(spec.method).lessons is Method.lessons:
+        return len(stream)
+    return sum(1 for _ in build(spec, stream).lessons(stream))

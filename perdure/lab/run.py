@@ -14,7 +14,7 @@ import perdure
 from perdure import fast
 from perdure.errors import CorruptFile
 from perdure.lab import checkpoint, store
-from perdure.lab.build import build, open_stream, resolve_device
+from perdure.lab.build import build, count_lessons, open_stream, resolve_device
 from perdure.lab.checkpoint import Checkpoint, Checkpointer
 from perdure.lab.probe_run import RunProgress, measure, open_run, probe_spec, with_snapshots
 from perdure.lab.snapshots import SnapshotSaver
@@ -118,15 +118,14 @@ def run_spec(
     digest = spec.digest(stream.fingerprint)
     path = run_directory(out, spec.benchmark_dir, spec.method, digest)
     progress = progress or RunProgress()
-    method = build(spec, stream)
-    callback = Callbacks([callback or Callback(), progress.training(spec.method, len(list(method.lessons(stream))))])
+    callback = Callbacks([callback or Callback(), progress.training(spec.method, count_lessons(spec, stream))])
     with lock_run(out, path), tracking(trackers, spec, digest, path, callback) as callback:
         record = finished(path, callback)
         already_done = record is not None
         if record is None:
             looks_back = any(one.build(stream).needs_snapshots for one in wanted)
             savers = [SnapshotSaver(path)] if snapshots or looks_back else []
-            method = method.to(torch_device)
+            method = build(spec, stream).to(torch_device)
             record = _train(spec, stream, method, path, without, Callbacks([callback, *savers]), every)
         if {one.key for one in wanted} - read_probes(path, record).keys() or snapshots:
             opened = open_run(path, record, root=root, device=device, progress=progress, stream=stream)

@@ -8,16 +8,14 @@ from typing import Any, Literal
 
 import torch
 
-from perdure import registry
 from perdure.errors import CorruptFile, Interrupted, PerdureError, WrongValue
-from perdure.lab.build import build, open_clean
+from perdure.lab.build import count_lessons, open_clean
 from perdure.lab.estimate import RunCost, estimate_runs, parallel_seconds
 from perdure.lab.execute.job import Event, Executor, Job
 from perdure.lab.executors import make_executor, stop_on_signal
 from perdure.lab.spec import RunSpec
 from perdure.lab.store import read_probes, read_record, run_directory, write_json
 from perdure.lab.study_file import Study, probe_keys, read, specs
-from perdure.methods.method import Method
 from perdure.ops.statistics import CONFIDENCE, DDOF, Difference, Group, differences, groups, headlines
 from perdure.types import Stream
 
@@ -241,13 +239,6 @@ def _look_up(run: StudyRun, stream: Stream, out: Path, probes: Sequence[str]) ->
         return
     if record is not None and set(probes) <= (measured := read_probes(run.path, record)).keys():
         run.state, run.record = "done", {**record, "probes": measured, "path": str(run.path)}
-
-
-def count_lessons(spec: RunSpec, stream: Stream) -> int:
-    """One per task, unless the method makes its own."""
-    if registry.methods.load(spec.method).lessons is Method.lessons:
-        return len(stream)
-    return sum(1 for _ in build(spec, stream).lessons(stream))
 
 
 def _check_distinct(runs: Sequence[StudyRun]) -> None:

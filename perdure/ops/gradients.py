@@ -1,4 +1,4 @@
-"""Gradients as dictionaries, name → tensor: taken, projected, added, clipped, and climbed along.
+"""Gradients as dictionaries, name → tensor: taken, projected, added, clipped, and used to perturb weights.
 
 How a gradient comes about (see `fast`) is decided here and nowhere else.
 """

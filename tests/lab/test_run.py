@@ -3,6 +3,7 @@
 import json
 import shutil
 import stat
+from hashlib import blake2b
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,23 @@ def test_hashes_stay_what_they_are(benchmark: str, rcl: str, gpm: str) -> None:
     """Another hash would be another directory: every run that anybody has would be computed again."""
     assert spec("rcl", benchmark).digest() == rcl
     assert spec("gpm", benchmark).digest("data") == gpm
+
+
+ALL_METHODS = {  # benchmark → hash of the hashes of all methods: a preset or a default that changes is noticed
+    "synthetic": "fe8940bb72f72d50",
+    "six": "e588ffb846cd6215",
+    "cifar100": "4dc18b839d036c1b",
+    "five": "d8ba04ed7adc507b",
+    "miniimagenet": "cac9449b477efa10",
+    "pmnist": "a33b8180f8508375",
+    "folder:photos": "92d9343059583f63",
+}
+
+
+@pytest.mark.parametrize("benchmark", ALL_METHODS)
+def test_no_preset_or_default_changes_unnoticed(benchmark: str) -> None:
+    text = "".join(spec(method, benchmark).digest() for method in sorted(registry.methods))
+    assert blake2b(text.encode(), digest_size=8).hexdigest() == ALL_METHODS[benchmark]
 
 
 def test_plan_options_go_by_habitual_names() -> None:
