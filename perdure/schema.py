@@ -1,28 +1,60 @@
 """The signature is the schema: what values a method, a network or a plan takes, read from its `__init__`.
 
-Names, types and defaults come from the keyword-only arguments, meanings and symbols from the comments behind them.
+Names, types and defaults come from the keyword-only arguments, meanings and symbols from the comments behind them. The
+command line, presets, Python and `help()` all use what is read here.
 """
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache, wraps
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, create_model
+from annotated_types import Ge, Gt, Le
+from pydantic import BeforeValidator, ConfigDict, ValidationError, create_model
 
 from perdure.errors import UnknownName, WrongValue
 
-Share = Annotated[float, Field(ge=0, le=1)]
-Weight = Annotated[float, Field(ge=0)]
-Positive = Annotated[float, Field(gt=0)]
-Count = Annotated[int, Field(ge=1)]
-Bytes = Annotated[
-    int,
-    Field(ge=1, description="a number of bytes (500000, 512KB, 64MB, 1GB)"),
-    BeforeValidator(lambda given: _bytes(given) if isinstance(given, str) else given),
-]
+
+@dataclass(frozen=True, repr=False)
+class Limits:
+    """Bounds of a number, which pydantic takes one by one and `help()` prints as a reader would write them."""
+
+    ge: float | None = None
+    gt: float | None = None
+    le: float | None = None
+    about: str = ""  # in words, where the bounds do not say it
+
+    __is_annotated_types_grouped_metadata__ = True
+
+    def __iter__(self) -> Iterator[Any]:
+        bounds = ((Ge, self.ge), (Gt, self.gt), (Le, self.le))
+        return (kind(bound) for kind, bound in bounds if bound is not None)
+
+    def __repr__(self) -> str:
+        bounds = (("≥", self.ge), (">", self.gt), ("≤", self.le))
+        return self.about or " and ".join(f"{sign} {bound:g}" for sign, bound in bounds if bound is not None)
+
+
+@dataclass(frozen=True, repr=False)
+class SizeInWords(BeforeValidator):
+    """Takes 64MB for 64000000."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda given: _bytes(given) if isinstance(given, str) else given)
+
+    def __repr__(self) -> str:
+        return "as 64MB"
+
+
+Share = Annotated[float, Limits(ge=0, le=1)]
+Weight = Annotated[float, Limits(ge=0)]
+Positive = Annotated[float, Limits(gt=0)]
+Count = Annotated[int, Limits(ge=1)]
+Bytes = Annotated[int, Limits(ge=1, about="a number of bytes (500000, 512KB, 64MB, 1GB)"), SizeInWords()]
 Variant = Literal["released", "paper"]  # where the paper's equations and the released code differ
 Reading = Literal["intended", "released"]  # where the released code has a slip
 
@@ -42,6 +74,7 @@ class Value:
         return _allowed(self.type)
 
 
+@cache
 def values_of(thing: Callable[..., Any]) -> dict[str, Value]:
     """The values a thing takes, in order.
 
@@ -49,14 +82,29 @@ def values_of(thing: Callable[..., Any]) -> dict[str, Value]:
     >>> values_of(RCL)["mix_weight"].symbol, values_of(RCL)["mix_weight"].default
     ('λ', 0.1)
     """
-    comments = dict(re.findall(r"^\s+(\w+):.*?#\s*(.*)$", inspect.getsource(thing), re.MULTILINE))
+    comments = dict(re.findall(r"^\s+(\w+)[:=].*?#\s*(.*)$", _source(thing), re.MULTILINE))
     found = {}
-    for parameter in inspect.signature(thing).parameters.values():
+    for parameter in _signature(thing).parameters.values():
         if parameter.kind is not parameter.KEYWORD_ONLY:
             continue
+        kind = Any if parameter.annotation is parameter.empty else parameter.annotation
         symbol, about = _symbol(comments.get(parameter.name, ""))
-        found[parameter.name] = Value(parameter.name, parameter.annotation, parameter.default, symbol, about)
+        found[parameter.name] = Value(parameter.name, kind, parameter.default, symbol, about)
     return found
+
+
+def _source(thing: Callable[..., Any]) -> str:
+    try:
+        return inspect.getsource(thing)
+    except (OSError, TypeError):  # typed into a prompt: it has no file, and values without a meaning
+        return ""
+
+
+def _signature(thing: Callable[..., Any]) -> inspect.Signature:
+    try:
+        return inspect.signature(thing, eval_str=True)
+    except NameError:  # an annotation that only a type checker sees
+        return inspect.signature(thing)
 
 
 def meant(name: str, known: Mapping[str, Value]) -> str:
@@ -84,13 +132,43 @@ def checked(kind: str, thing: Callable[..., Any], given: Mapping[str, Any]) -> d
         if name not in known:
             raise UnknownName(f"value of {kind}", name, known)
     fields: dict[str, Any] = {name: (known[name].type, ...) for name in given}
-    form = create_model("Values", __config__=ConfigDict(extra="forbid", allow_inf_nan=False), **fields)
+    config = ConfigDict(extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
+    form = create_model("Values", __config__=config, **fields)
     try:
         return dict(form(**{name: _several(_plain(value), known[name].type) for name, value in given.items()}))
     except ValidationError as error:
         wrong = error.errors()[0]
         name = str(wrong["loc"][0])
         raise WrongValue(f"{kind}: {name}={given[name]} is not allowed; {name} takes {known[name].allowed}") from None
+
+
+def checks_values(kind: str, init: Callable[..., None]) -> Callable[..., None]:
+    """An `__init__` whose values are checked as those of the command line are, with the same messages."""
+    parameters = inspect.signature(init).parameters.values()
+    others = {p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD}  # such as `net`
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)
+
+    @wraps(init)
+    def checked_init(self: Any, *args: Any, **given: Any) -> None:
+        cls = type(self)
+        if cls.__init__ is checked_init:  # what a subclass hands on is its own affair
+            known = values_of(cls)  # type: ignore[arg-type]
+            own = {name: given[name] for name in given if name not in others and (name in known or not open_ended)}
+            given |= checked(f"{kind} {cls.__name__}", cls, own)
+        init(self, *args, **given)
+
+    return checked_init
+
+
+def documented(cls: type) -> str:
+    """A class's docstring, or its module's, with its values below: symbol, default, meaning, what is allowed."""
+    module = sys.modules.get(cls.__module__)
+    about = inspect.cleandoc(cls.__dict__.get("__doc__") or (module and module.__doc__) or "")
+    lines = [
+        f"    {v.name}{f' ({v.symbol})' if v.symbol else ''} = {v.default!r}: {v.about or v.name} [{v.allowed}]"
+        for v in values_of(cls).values()
+    ]
+    return "\n".join([about, "", "Values:", *lines] if lines else [about])
 
 
 def _allowed(kind: Any) -> str:
@@ -106,20 +184,15 @@ def _allowed(kind: Any) -> str:
         return " or ".join(map(str, parts))
     if origin in (Union, UnionType):
         return " or ".join(map(_allowed, parts))
-    if origin is Annotated and parts[1].description:
-        return str(parts[1].description)
     if origin is Annotated:
-        signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
-        bounds = [
-            f"{sign} {getattr(bound, name):g}"
-            for bound in parts[1].metadata
-            for name, sign in signs.items()
-            if hasattr(bound, name)
-        ]
-        return f"{_allowed(parts[0])} {' and '.join(bounds)}"
+        limits = parts[1]
+        return (
+            str(limits.about or f"{_allowed(parts[0])} {limits}") if isinstance(limits, Limits) else _allowed(parts[0])
+        )
     if origin is tuple:
         return "numbers with commas between"
-    return {float: "a number", int: "a whole number", bool: "true or false", str: "a word", NoneType: "none"}[kind]
+    words = {float: "a number", int: "a whole number", bool: "true or false", str: "a word", NoneType: "none"}
+    return words.get(kind, "any value" if kind is Any else getattr(kind, "__name__", str(kind)))
 
 
 def _plain(value: Any) -> Any:

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from typing import Annotated
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from perdure.memory.bank import TensorBank
+from perdure.schema import Limits
 from perdure.types import Batch
 
-Capacity = Annotated[int, Field(ge=0)]
+Capacity = Annotated[int, Limits(ge=0)]
 """How many images a buffer holds. 0 switches it off."""
 
 

@@ -9,6 +9,7 @@ from torch.func import functional_call
 from perdure.nets.network import Network, Output
 from perdure.ops.gradients import grad
 from perdure.ops.losses import cross_entropy
+from perdure.schema import checks_values, documented
 from perdure.types import Batch, Gradient, Lesson, Part, Task, TaskIds, Weights
 
 Need = Literal["task-identity", "stored-data"]
@@ -26,6 +27,13 @@ class Method(nn.Module):
     state_attributes: ClassVar[tuple[str, ...]] = ()  # besides tensors, what a checkpoint within a lesson must hold
 
     train_logits: Tensor | None
+
+    def __init_subclass__(cls) -> None:
+        """Values are checked when a method is made, and `help()` tells what they mean."""
+        super().__init_subclass__()
+        if "__init__" in cls.__dict__:
+            cls.__init__ = checks_values("method", cls.__init__)  # type: ignore[method-assign]
+        cls.__doc__ = documented(cls)
 
     def __init__(self, net: Network) -> None:
         super().__init__()

@@ -6,13 +6,12 @@ from typing import Annotated
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field
 from torch import Tensor
 
 from perdure.ops import landscape
 from perdure.ops.gradients import norm
 from perdure.probes.probe import Cost, PartName, Probe, ProbeResult, TaskModel, TrainedMethod
-from perdure.schema import Count, Positive
+from perdure.schema import Count, Limits, Positive
 from perdure.seeding import generator
 from perdure.types import Weights
 
@@ -76,7 +75,7 @@ class Curvature(Probe):
         self,
         *,
         steps: Count = 20,  # of Lanczos, for the largest eigenvalue
-        draws: Annotated[int, Field(ge=2)] = 10,  # of random signs, for the trace
+        draws: Annotated[int, Limits(ge=2)] = 10,  # of random signs, for the trace
         part: PartName = "train",  # of which images
         images: Count | None = 128,  # per task; none for all
     ) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from perdure.schema import Count, Positive, Weight
+from perdure.schema import Count, Positive, Weight, checked
 from perdure.train.plateau import Linear, Plateau, Schedule
 
 
@@ -22,6 +22,10 @@ class Plan:
     keep: Literal["best", "last"] = "best"  # weights kept after a lesson: lowest validation loss, or the last
     precision: Literal["float32", "bf16"] = "float32"  # in which the network computes while it learns
     train_scores: bool = False  # score the training set after each epoch, as the papers log it, not as it is learned
+
+    def __post_init__(self) -> None:
+        for name, value in checked("the plan", Plan, vars(self)).items():
+            object.__setattr__(self, name, value)
 
     def schedule_for_lesson(self) -> Schedule:
         if self.schedule == "linear":
