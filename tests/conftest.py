@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 
 import pytest
-import torch
 
 from perdure.data.benchmarks.synthetic import synthetic
 from perdure.nets.alexnet import SlimAlexNet
@@ -25,12 +24,10 @@ def stream() -> Stream:
 
 
 @pytest.fixture
-def fresh_net() -> Callable[[], Network]:
-    """The same slim AlexNet, new each time."""
+def fresh_net() -> Callable[..., Network]:
+    """The same slim AlexNet, new each time, or that of another seed."""
 
-    def make() -> Network:
-        with torch.random.fork_rng():
-            torch.manual_seed(7)
-            return Network(SlimAlexNet((3, 32, 32)))
+    def make(seed: int = 1) -> Network:
+        return Network(SlimAlexNet((3, 32, 32), seed=seed))
 
     return make

@@ -11,11 +11,11 @@ from perdure import registry
 from perdure.errors import WrongValue
 from perdure.lab.outlier_spec import OutlierSpec
 from perdure.methods.method import Method
-from perdure.nets.network import Network
+from perdure.nets.network import Network, first_weights
 from perdure.ops.attacks import Ball, pgd
 from perdure.ops.contamination import Adversary, contaminate
 from perdure.probes.probe import BATCH, TaskModel
-from perdure.seeding import chance, generator
+from perdure.seeding import generator
 from perdure.train.fit import fit
 from perdure.train.plan import Plan
 from perdure.types import Lesson, Part, Stream, cut
@@ -69,7 +69,7 @@ def _adversary(stream: Stream, number: int, seed: int, network: str) -> Adversar
     task = stream.tasks[number]
 
     def move(pixels: Tensor, y: Tensor) -> Tensor:
-        with chance(seed, "outliers", "network", number):
+        with first_weights(seed, "outliers", "network", number):
             method = Method(Network(registry.networks.load(network)(stream.shape)))
         fit(method, Lesson(0, (Part(0, len(task.classes), task.train, task.valid),)), PLAN, seed)
         model = TaskModel(method, 0, task.train)

@@ -1,8 +1,11 @@
 """A network for many tasks: one backbone, one bias-free linear head per task, added when the task arrives."""
 
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import wraps
+from inspect import Parameter, signature
 from typing import Any, overload
 
 import torch
@@ -14,7 +17,10 @@ from perdure.errors import TooFewSamples
 from perdure.fast.function_mode import LearningMode
 from perdure.fast.joint_batches import ForwardMode, forward_mode
 from perdure.ops.subspace import Layer, layers_of
+from perdure.seeding import chance
 from perdure.types import TaskIds
+
+_seed: ContextVar[int | None] = ContextVar("seed", default=None)  # of the first weights that are being drawn
 
 
 @dataclass(frozen=True)
@@ -25,8 +31,47 @@ class Output:
     features: Tensor  # (n, d), unit length
 
 
+@contextmanager
+def first_weights(seed: int, *purpose: str | int) -> Iterator[None]:
+    """Inside, the first weights of networks are drawn by this seed (and purpose) and nothing else."""
+    before = _seed.set(seed)
+    try:
+        with chance(seed, *(purpose or ("network",))):
+            yield
+    finally:
+        _seed.reset(before)
+
+
+def _seeded(init: Callable[..., None]) -> Callable[..., None]:
+    """An `__init__` that takes a `seed`, too, by which the first weights are drawn."""
+
+    @wraps(init)
+    def seeded_init(self: Any, *args: Any, seed: int | None = None, **given: Any) -> None:
+        outer = _seed.get()
+        if outer is not None and (seed is None or type(self).__init__ is not seeded_init):
+            init(self, *args, **given)  # part of a network whose weights are being drawn
+            self.seed = outer
+            return
+        self.__dict__["seed"] = 1 if seed is None else seed
+        with first_weights(self.seed):
+            init(self, *args, **given)
+
+    own = signature(init)
+    extra = Parameter("seed", Parameter.KEYWORD_ONLY, default=1, annotation=int)
+    if not any(p.kind is p.VAR_KEYWORD or p.name == "seed" for p in own.parameters.values()):
+        seeded_init.__signature__ = own.replace(parameters=[*own.parameters.values(), extra])  # type: ignore[attr-defined]
+    return seeded_init
+
+
 class Backbone(nn.Module):
-    """Images to features. What else methods ask of a network stands here, with answers for any network."""
+    """Images to features. What else methods ask of a network stands here, with answers for any network.
+
+    The first weights depend on a seed alone: every backbone takes one besides its own arguments, as in
+    `MLP(shape, seed=2)`; without, it is 1.
+    """
+
+    seed: int | None = None
+    """By which the first weights were drawn."""
 
     width: int
     """How many features the heads read."""
@@ -39,6 +84,11 @@ class Backbone(nn.Module):
 
     independent: bool = False
     """Whether nothing but batch norm makes the answer to one image depend on another."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "__init__" in cls.__dict__:
+            cls.__init__ = _seeded(cls.__init__)  # type: ignore[method-assign]
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """What the heads read (n, width), and the features that are compared on the unit sphere (n, d)."""
@@ -58,6 +108,11 @@ class Network(nn.Module):
         self.backbone = backbone
         self.heads = nn.ModuleList()
         self.in_bf16 = False  # whether training forwards compute in bfloat16; weights, losses and gradients never are
+
+    @property
+    def seed(self) -> int | None:
+        """By which the first weights were drawn, where that is known."""
+        return self.backbone.seed
 
     def add_head(self, classes: int) -> None:
         like = next(self.backbone.parameters())

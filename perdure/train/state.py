@@ -1,9 +1,12 @@
 """What a run has come to, and what is needed to resume it."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
+from perdure.ops.metrics import average_accuracy, backward_transfer, learning_accuracy
 from perdure.train.evaluate import RunningScore, Score
 from perdure.train.plateau import Schedule
 from perdure.types import Gradient, Task
@@ -42,7 +45,7 @@ class FitState:
         return sum(epoch.seconds for epoch in self.history) + self.seconds
 
 
-@dataclass
+@dataclass(repr=False)
 class Learned:
     """What learning a stream came to, so far or in the end."""
 
@@ -50,3 +53,31 @@ class Learned:
     epochs: list[Epoch] = field(default_factory=list)
     tasks: list[Task] = field(default_factory=list)
     seconds: float = 0.0  # of training, evaluation left out
+
+    @property
+    def acc(self) -> float:
+        """Accuracy on all tasks in the end, percent."""
+        return average_accuracy(self.matrix)
+
+    @property
+    def bwt(self) -> float | None:
+        """What old tasks gained, or lost if negative, since they were learned, percent points; None for one task."""
+        return backward_transfer(self.matrix)
+
+    @property
+    def learning_accuracy(self) -> float | None:
+        """Accuracy on each task just after it was learned, mean, percent."""
+        return learning_accuracy(self.matrix)
+
+    def plot(self, path: str | Path | None = None) -> Any:
+        """A picture: the accuracy matrix and learning curves, shown in a notebook or saved to a file."""
+        import perdure
+
+        return perdure.plot(self, path=path)
+
+    def __repr__(self) -> str:
+        if not self.matrix:
+            return "Learned(nothing yet)"
+        count = len(self.matrix[-1])
+        bwt = "" if self.bwt is None else f", BWT {self.bwt:+.1f}"
+        return f"Learned({count} task{'s' if count > 1 else ''}: ACC {self.acc:.1f}{bwt}; {self.seconds:.0f} s)"

@@ -19,7 +19,6 @@ PLAN = Plan(rate=0.02, epochs=5, batch=16, schedule="linear", keep="last")
 
 
 def net() -> Network:
-    torch.manual_seed(7)
     return Network(MLP((3, 32, 32), units=(20,)))
 
 
@@ -62,9 +61,9 @@ def test_a_step_in_conflict_does_not_raise_the_loss_of_the_memory(stream: Stream
     for gradient in (grad(method.loss(batch), method.trainable()), method.gradient(batch)):
         moved = {name: weight.detach().clone() for name, weight in method.trainable().items()}
         for name, slope in gradient.items():
-            moved[name] -= 1e-3 * slope
+            moved[name] -= 1e-4 * slope
         rises.append(method.loss(old, moved).item() - start)
-    assert rises[0] > 1e-3
+    assert rises[0] > 1e-4
     assert rises[1] < rises[0] / 20
 
 

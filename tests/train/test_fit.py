@@ -80,9 +80,9 @@ def test_the_best_weights_are_restored_or_the_last_kept(fresh_net: Callable[[], 
     assert scores["last"] > scores["best"]
 
 
-def test_chance_outside_changes_nothing_inside(fresh_net: Callable[[], Network]) -> None:
+def test_chance_outside_changes_nothing_inside(fresh_net: Callable[..., Network]) -> None:
     def outcome(seed: int) -> dict[str, torch.Tensor]:
-        method = GPM(fresh_net())
+        method = GPM(fresh_net(seed))
         learn(method, synthetic(seed=1, tasks=2), QUICK, seed)
         return method.state_dict()
 
