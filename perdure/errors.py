@@ -36,11 +36,12 @@ class UnknownName(UsageError):
     unknown method 'rlc'; did you mean rcl? (all: gpm, rcl)
     """
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+    def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "") -> None:
         everything = sorted(known)
         near = get_close_matches(name.lower(), everything, n=3, cutoff=0.5)
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        super().__init__(f"unknown {kind} {name!r}{hint} (all: {', '.join(everything) or 'none'})")
+        meant = f"; did you mean {' or '.join(near)}?" if near else ""
+        more = f"; {hint}" if hint else ""
+        super().__init__(f"unknown {kind} {name!r}{meant} (all: {', '.join(everything) or 'none'}{more})")
 
 
 class WrongValue(UsageError):

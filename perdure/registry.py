@@ -1,19 +1,34 @@
-"""Names → things. The tables of contents of the package, and the door for other packages.
+"""Names → things. The tables of contents of the package, and the doors for what is yours.
 
-Nothing is imported before it is asked for, so that listing names does not import torch. Another package joins by an
-entry point in the group `perdure.methods` (or networks, benchmarks, probes):
+Nothing is imported before it is asked for, so that listing names does not import torch. Three doors:
+
+- a file: wherever a name is asked for, `my.py:Careful` takes `Careful` from that file;
+- `perdure.register(Careful)` in Python, or the class itself in place of a name;
+- for packages, an entry point in the group `perdure.methods` (or networks, benchmarks, probes):
 
     [project.entry-points."perdure.methods"]
     mine = "my_package.mine:Mine"
+
+A checksum of the file goes into the specification of a run, so that an edited method is another run. A record names
+such a file, but cannot make anybody run it: files are run only if the user of this process named them (`allow`).
 """
 
-from collections.abc import Iterator
+import inspect
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from importlib import import_module
 from importlib.metadata import entry_points
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import CodeType, ModuleType
 from typing import Any
 
-from perdure.errors import UnknownName
+from perdure.errors import UnknownName, WrongValue
+
+OWN = re.compile(r"(.+\.py):(\w+)")
 
 
 @dataclass(frozen=True)
@@ -26,28 +41,233 @@ class Entry:
         return getattr(import_module(module), name)
 
 
-class Registry:
-    def __init__(self, kind: str, entries: dict[str, Entry]) -> None:
-        self.kind = kind
-        self._own = entries
+@dataclass(frozen=True)
+class OwnEntry:
+    """Something of the user's own, as it was when it was loaded."""
 
-    def entries(self) -> dict[str, Entry]:
-        """Own things first, then those of other packages; an own name cannot be taken."""
+    thing: Any
+    where: str  # "/path/to/file.py:name"; "" for what was typed into a prompt
+    checksum: str  # of the file
+    about: str
+
+    def load(self) -> Any:
+        return self.thing
+
+
+class Registry:
+    def __init__(self, kind: str, entries: dict[str, Entry], base: str = "") -> None:
+        self.kind = kind
+        self.base = base  # "module:class" of what can be of this kind; empty for functions
+        self._shipped = entries
+        self._own: dict[str, OwnEntry] = {}
+
+    def entries(self) -> "dict[str, Entry | OwnEntry]":
+        """Those of perdure first, then those of other packages and yours; a name of perdure's cannot be taken."""
         others = entry_points(group=f"perdure.{self.kind}s")
-        return {**{e.name: Entry(e.value, f"from {e.dist.name if e.dist else e.value}") for e in others}, **self._own}
+        found = {e.name: Entry(e.value, f"from {e.dist.name if e.dist else e.value}") for e in others}
+        return {**self._shipped, **found, **self._own, **self._shipped}
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.entries())
 
-    def find(self, name: str) -> Entry:
+    def __contains__(self, name: object) -> bool:
+        return name in self.entries()
+
+    def find(self, name: str) -> "Entry | OwnEntry":
         known = self.entries()
         if name not in known:
-            raise UnknownName(self.kind, name, known)
+            raise UnknownName(self.kind, name, known, hint=f"yours is named as my.py:{self.kind.capitalize()}")
         return known[name]
 
     def load(self, name: str) -> Any:
         return self.find(name).load()
 
+    # ── the user's own ──────────────────────────────────────────────────────────────────────────────────────
+
+    def name(self, thing: Any) -> str:
+        """The name of what a user asks for: a known name, a file as in `my.py:Careful`, or the thing itself.
+
+        Files and things become known by it; the name of `src/my.py:Careful` is `my.py:Careful`.
+        """
+        if not isinstance(thing, str):
+            return self._name_of(thing)
+        known = self._own.get(thing)  # by a name that was found before, wherever its file is
+        found = OWN.fullmatch(known.where if known is not None and known.where else thing)
+        if found is None or (known is not None and ":" not in thing):
+            return thing
+        path, attribute = Path(found[1]).expanduser(), found[2]
+        name = self.short_name(found[0])
+        self.register(_from_file(path, attribute), name, f"{path.resolve()}:{attribute}")
+        return name
+
+    def short_name(self, name: str) -> str:
+        """The name by which `name` knows a thing, without loading anything: that of `src/my.py:X` is `my.py:X`."""
+        found = OWN.fullmatch(name)
+        return name if found is None else f"{Path(found[1]).name}:{found[2]}"
+
+    def accepts(self, thing: Any) -> bool:
+        """Whether something is of this kind."""
+        if not self.base:
+            return inspect.isfunction(thing)
+        return isinstance(thing, type) and issubclass(thing, Entry(self.base, "").load())
+
+    def register(self, thing: Any, name: str, where: str | None = None) -> None:
+        """Make a thing known by a name; one of the same name is replaced, unless it is perdure's."""
+        if not self.accepts(thing):
+            what = f"a class that extends {self.base.replace(':', '.')}" if self.base else "a function"
+            raise WrongValue(f"{name} cannot be a {self.kind}, which is {what}")
+        if name in self._shipped:
+            raise WrongValue(f"{name} is a {self.kind} of perdure; register yours by another name")
+        place = _place(thing) if where is None else where
+        about = f"yours, in {place.rpartition(':')[0]}" if place else "yours, typed into a prompt"
+        self._own[name] = OwnEntry(thing, place, _checksum(thing, place), about)
+
+    def own(self, name: str) -> dict[str, str] | None:
+        """Where a thing of the user's own is, and its checksum; None for all others."""
+        found = self._own.get(name)
+        return None if found is None else {"where": found.where, "checksum": found.checksum}
+
+    def restore(self, name: str, code: Mapping[str, str]) -> None:
+        """Make known again what a specification names, from the file it was in, if that may be run and is the same."""
+        known = self.own(name)
+        if known is None:
+            path, _, attribute = code["where"].rpartition(":")
+            file = _allowed.get(Path(path).name)
+            if file is None:
+                raise WrongValue(
+                    f"{name} is from {Path(path).name or 'a prompt'}, a file of yours that is run only if you name it: "
+                    "give it with --code (code= in Python)"
+                )
+            self.register(_from_file(file, attribute), name, f"{file}:{attribute}")
+            known = self.own(name)
+        assert known is not None
+        if known["checksum"] != code["checksum"]:
+            raise WrongValue(
+                f"{name} has changed since: its file had checksum {code['checksum']} and has {known['checksum']} now; "
+                "bring the earlier file back, or run it anew"
+            )
+
+    def _name_of(self, thing: Any) -> str:
+        place = f"{getattr(thing, '__module__', '')}:{getattr(thing, '__qualname__', '')}"
+        for name, entry in self.entries().items():
+            if entry.where == place or (isinstance(entry, OwnEntry) and entry.thing is thing):
+                return name
+        name = getattr(thing, "__name__", str(thing))
+        self.register(thing, name)
+        return name
+
+
+# --- files of the user's ---
+
+_allowed: dict[str, Path] = {}  # file name → the file that the user of this process named
+_modules: dict[tuple[Path, str], ModuleType] = {}  # what was run, by file and checksum
+loading: list[Path] = []  # files that are being run at the moment
+
+
+def allow(path: str | Path) -> None:
+    """Let a file be run where a record or a specification asks for it."""
+    file = Path(path).expanduser()
+    _allowed[file.name] = file.resolve()
+
+
+def allow_all(paths: str | Path | Sequence[str | Path]) -> None:
+    """The same for one file or several."""
+    for path in [paths] if isinstance(paths, str | Path) else paths:
+        allow(path)
+
+
+def from_file(name: str) -> Any:
+    """What `my.py:Careful` names."""
+    path, _, attribute = name.rpartition(":")
+    return _from_file(Path(path).expanduser(), attribute)
+
+
+def _from_file(path: Path, attribute: str) -> Any:
+    """Run a file, once for each content, and take something from it."""
+    allow(path)
+    file = path.resolve()
+    try:
+        key = file, _sum(file.read_bytes())
+    except OSError as error:
+        raise WrongValue(f"{path}: cannot be read ({error.strerror}); name a Python file of yours") from None
+    if key not in _modules:
+        _modules[key] = _run(file, key[1])
+    if not hasattr(_modules[key], attribute):
+        raise UnknownName(f"name in {path}", attribute, [n for n in vars(_modules[key]) if not n.startswith("_")])
+    return getattr(_modules[key], attribute)
+
+
+def _run(file: Path, checksum: str) -> ModuleType:
+    main = sys.modules.get("__main__")
+    if main is not None and getattr(main, "__file__", None) and Path(str(main.__file__)).resolve() == file:
+        return main  # the script that is running names itself
+    name = f"{file.stem}_{checksum}"
+    spec = spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules[name] = module  # where dataclasses and inspect look for it
+    if str(file.parent) not in sys.path:
+        sys.path.append(str(file.parent))  # its neighbors can be imported, but hide nothing that is installed
+    loading.append(file)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        line = next((f.tb_lineno for f in _frames(error) if f.tb_frame.f_code.co_filename == str(file)), None)
+        where = f"{file.name}, line {line}" if line else file.name
+        raise WrongValue(f"{where}: {type(error).__name__}: {' '.join(str(error).split())}") from None
+    finally:
+        loading.pop()
+    return module
+
+
+def _frames(error: BaseException) -> Iterator[Any]:
+    """The innermost first."""
+    frames, trace = [], error.__traceback__
+    while trace is not None:
+        frames.append(trace)
+        trace = trace.tb_next
+    return reversed(frames)
+
+
+def check_not_loading() -> None:
+    """Runs are not started while a file is only being read."""
+    if loading:
+        raise WrongValue(
+            f'{loading[-1].name} starts runs when it is imported; put them under `if __name__ == "__main__":`'
+        )
+
+
+def _place(thing: Any) -> str:
+    try:
+        file = inspect.getsourcefile(thing)
+    except TypeError:
+        file = None
+    return f"{Path(file).resolve()}:{thing.__qualname__}" if file and Path(file).is_file() else ""
+
+
+def _checksum(thing: Any, place: str) -> str:
+    if place:
+        return _sum(Path(place.rpartition(":")[0]).read_bytes())
+    return _sum(repr([_compiled(f.__code__) for f in _functions(thing)]).encode())
+
+
+def _functions(thing: Any) -> list[Any]:
+    found = [thing, *(vars(thing).values() if isinstance(thing, type) else ())]
+    return [inspect.unwrap(f) for f in found if inspect.isfunction(f)]
+
+
+def _compiled(code: CodeType) -> list[Any]:
+    inner = [_compiled(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
+    return [code.co_code.hex(), code.co_names, inner]
+
+
+def _sum(content: bytes) -> str:
+    return blake2b(content, digest_size=8).hexdigest()
+
+
+# --- what there is ---
 
 methods = Registry(
     "method",
@@ -65,6 +285,7 @@ methods = Registry(
         "dfgp": Entry("perdure.methods.dfgp:DFGP", "data-augmented flat gradient projection (Yang et al. 2023)"),
         "rcl": Entry("perdure.methods.rcl:RCL", "robust features, robust weights, projected gradient (the paper)"),
     },
+    base="perdure.methods.method:Method",
 )
 
 networks = Registry(
@@ -75,6 +296,7 @@ networks = Registry(
         "resnet18": Entry("perdure.nets.resnet18:ResNet18", "reduced, 20-160 filters (5-Datasets, MiniImageNet)"),
         "mlp": Entry("perdure.nets.mlp:MLP", "linear layers and ReLU"),
     },
+    base="perdure.nets.network:Backbone",
 )
 
 benchmarks = Registry(
@@ -119,4 +341,28 @@ probes = Registry(
         "capacity": Entry("perdure.probes.capacity:Capacity", "how full each layer is, and how many more tasks fit"),
         "calibration": Entry("perdure.probes.calibration:Calibration", "whether confidence is worth what it says"),
     },
+    base="perdure.probes.probe:Probe",
 )
+
+KINDS = (methods, networks, benchmarks, probes)
+
+
+def register(thing: Any, name: str | None = None) -> str:
+    """Make a method, network, benchmark or probe of yours known by a name, by default its own, and return it.
+
+    `perdure.run("careful", "six")` then finds it, and so do studies, searches and probes of this program.
+
+    >>> from perdure import Method
+    >>> class Careful(Method):
+    ...     pass
+    >>> register(Careful, "careful")
+    'careful'
+    """
+    kind = next((kind for kind in (methods, networks, probes, benchmarks) if kind.accepts(thing)), None)
+    if kind is None:
+        raise WrongValue(
+            f"{thing!r} is none of: a class that extends Method, Backbone or Probe, a function that returns a Stream"
+        )
+    found = name or thing.__name__
+    kind.register(thing, found)
+    return found

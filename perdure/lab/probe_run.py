@@ -27,7 +27,7 @@ from perdure.errors import WrongValue
 from perdure.lab.build import open_clean, open_stream, reopen, resolve_device
 from perdure.lab.index import read_finished
 from perdure.lab.snapshots import load_snapshots
-from perdure.lab.spec import RunSpec, assignments
+from perdure.lab.spec import RunSpec, as_folder, assignments
 from perdure.lab.store import atomic_write, file_sum, read_probes, write_json
 from perdure.probes.probe import Cost, ProbeProgress, ProbeResult, TrainedMethod
 from perdure.schema import checked, values_of
@@ -56,14 +56,17 @@ def probe_spec(text: str, values: Mapping[str, Any] | None = None) -> ProbeSpec:
     name, bracket, inside = text.partition("(")
     if bracket and not inside.endswith(")"):
         raise WrongValue(f"probe {text!r}: values go in brackets with spaces between, as in pgd(steps=50 images=100)")
-    name = name.strip()
+    name = registry.probes.name(name.strip())
     maker = registry.probes.load(name)
     given = {**assignments(inside.removesuffix(")").split()), **(values or {})}
     defaults = {key: value.default for key, value in values_of(maker).items()}
     chosen = {**defaults, **checked(f"probe {name}", maker, given)}
     plain, usual = (json.dumps(which, sort_keys=True, default=list) for which in (chosen, defaults))
+    own = registry.probes.own(name)
+    if own is not None:  # an edited probe is another one
+        plain += own["checksum"]
     suffix = "" if plain == usual else f"-{blake2b(plain.encode(), digest_size=4).hexdigest()}"
-    return ProbeSpec(name, chosen, name + suffix)
+    return ProbeSpec(name, chosen, as_folder(name) + suffix)
 
 
 class RunProgress(ProbeProgress):
@@ -115,6 +118,7 @@ def open_run(
     path, progress = Path(path), progress or RunProgress()
     record = record or read_finished(path, thorough=True)
     spec = RunSpec.from_plain(record)
+    spec.restore_code()
     stream = stream or open_stream(spec, root)
     if spec.digest(stream.fingerprint) != path.name:
         raise WrongValue(

@@ -62,6 +62,7 @@ def probe(
     out: str | Path = "runs",
     root: str | Path | None = None,
     device: str = "cpu",
+    code: str | Path | Sequence[str | Path] = (),
     pictures: bool = True,
     progress: RunProgress | None = None,
 ) -> list[ProbeReport]:
@@ -69,7 +70,9 @@ def probe(
 
     Runs are given by path, by the beginning of a hash, or by method and benchmark names, which select all finished
     runs of the store `out` that fit. `values` sets values of the probes: "steps" of all that have it, "pgd.steps" of
-    one. Results, and pictures unless unwanted, are saved with the runs; what was measured before is not measured again.
+    one; `my.py:Mine` is a probe of yours. Runs of a method of yours need its file: name it in `code`, or name the
+    method among `runs`. Results, and pictures unless unwanted, are saved with the runs; what was measured before is
+    not measured again.
 
     >>> import tempfile
     >>> from perdure.lab.run import run
@@ -80,6 +83,7 @@ def probe(
     'gpm, seed 1'
     """
     progress = progress or RunProgress()
+    registry.allow_all(code)
     found, wanted = select_runs(runs, Path(out)), select_probes(probes, values or {})
     session = Session(None if root is None else Path(root), device, progress)
     alone = [one for one in wanted if not _across(one)]
@@ -111,11 +115,13 @@ def forecast(
     out: str | Path = "runs",
     root: str | Path | None = None,
     device: str = "cpu",
+    code: str | Path | Sequence[str | Path] = (),
 ) -> list[dict[str, Any]]:
     """How long `probe` would take with the same arguments, from the time of a batch here: a row per run and probe.
 
     What is measured already takes no time, and `note` says so.
     """
+    registry.allow_all(code)
     found, wanted = select_runs(runs, Path(out)), select_probes(probes, values or {})
     session = Session(None if root is None else Path(root), device, RunProgress())
     rows = [row for run in found for row in _costs(session, run, [one for one in wanted if not _across(one)])]
@@ -134,6 +140,7 @@ def forecast(
 def select_runs(words: str | Path | Sequence[str | Path], out: Path) -> list[FinishedRun]:
     """Finished runs by path or hash, and those of the methods and benchmarks that are named."""
     names = [str(word) for word in ([words] if isinstance(words, str | Path) else words)]
+    names = [_own_name(name) for name in names]
     kinds = [name for name in names if name in registry.methods or name in registry.benchmarks]
     paths = [_find(name, out) for name in names if name not in kinds]
     if kinds:
@@ -143,6 +150,14 @@ def select_runs(words: str | Path | Sequence[str | Path], out: Path) -> list[Fin
         what = f"no finished run of {' and '.join(kinds)} in {out}" if kinds else "name at least one run"
         raise WrongValue(f"{what}; `perdure ls runs --out {out}` lists those there are")
     return [FinishedRun(*pair, label) for pair, label in zip(records.items(), _labels(records), strict=True)]
+
+
+def _own_name(word: str) -> str:
+    """The short name of a method or benchmark of the user's own, which becomes known by being named."""
+    if not registry.OWN.fullmatch(word):
+        return word
+    kind = registry.methods if registry.methods.accepts(registry.from_file(word)) else registry.benchmarks
+    return kind.name(word)
 
 
 def _find(name: str, out: Path) -> Path:
@@ -169,6 +184,7 @@ def _labels(records: dict[Path, dict[str, Any]]) -> list[str]:
 def select_probes(words: str | Sequence[str], values: Mapping[str, Any]) -> list[ProbeSpec]:
     """Probes with their values: `steps=50` goes to all that have it, `pgd.steps=50` to one."""
     names = list(dict.fromkeys([words] if isinstance(words, str) else words))
+    names = [registry.probes.name(name) for name in names]
     if not names:
         raise WrongValue("name at least one probe; `perdure ls probes` lists them")
     known = {name: values_of(registry.probes.load(name)) for name in names}

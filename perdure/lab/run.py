@@ -1,7 +1,7 @@
 """One run, from what is asked for to its record."""
 
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import tomli_w
 import torch
 
 import perdure
-from perdure import fast
+from perdure import fast, registry
 from perdure.errors import CorruptFile
 from perdure.lab import checkpoint, store
 from perdure.lab.build import build, count_lessons, open_stream, resolve_device
@@ -23,6 +23,7 @@ from perdure.lab.store import lock_run, read_probes, run_directory, set_aside
 from perdure.lab.trackers import tracking
 from perdure.lab.warnings import warnings_for
 from perdure.methods.method import Method
+from perdure.nets.network import Backbone
 from perdure.ops.metrics import average_accuracy, backward_transfer, forgetting, learning_accuracy
 from perdure.train.callbacks import Callback, Callbacks
 from perdure.train.learn import learn
@@ -39,13 +40,13 @@ DEFINITIONS = {
 
 
 def run(
-    method: str,
-    benchmark: str,
+    method: str | type[Method],
+    benchmark: str | Callable[..., Stream],
     *,
     seed: int = 1,
     values: Mapping[str, Any] | None = None,
     plan: Mapping[str, Any] | None = None,
-    net: str | None = None,
+    net: str | type[Backbone] | None = None,
     tasks: int | None = None,
     settings: Mapping[str, Any] | None = None,
     outliers: str = "",
@@ -62,6 +63,8 @@ def run(
 ) -> dict[str, Any]:
     """Train a method on a benchmark's tasks, one after another, and return the record: what `perdure run` does.
 
+    - Method, benchmark and network are names (`perdure ls`), things in a file of yours (`my.py:Careful`), or your
+      classes and functions themselves.
     - `values`, `plan` and `settings` change the method, the training and the benchmark; presets and defaults fill in
       the rest. `net` names another network, `tasks` takes the first so many tasks.
     - `outliers` contaminates training data, e.g. "labels:0.2@2-4"; `probes` are measured in the end, e.g. "fgsm".
@@ -111,12 +114,13 @@ def run_spec(
 ) -> dict[str, Any]:
     """`run` with a complete specification; a stream that is open already is not opened again, a checkpoint is written
     `every` so many seconds."""
+    registry.check_not_loading()
     fast.keep_heap()
     wanted = [probe_spec(name) for name in probes]
     torch_device = resolve_device(device)
     stream = stream or open_stream(spec, root)
     digest = spec.digest(stream.fingerprint)
-    path = run_directory(out, spec.benchmark_dir, spec.method, digest)
+    path = run_directory(out, spec.benchmark_dir, spec.method_dir, digest)
     progress = progress or RunProgress()
     callback = Callbacks([callback or Callback(), progress.training(spec.method, count_lessons(spec, stream))])
     with lock_run(out, path), tracking(trackers, spec, digest, path, callback) as callback:

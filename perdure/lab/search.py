@@ -55,7 +55,7 @@ class Search:
         return blake2b(text.encode(), digest_size=8).hexdigest()
 
     def file(self, out: Path) -> Path:
-        return out / "searches" / f"{self.base.method}-{self.base.benchmark_dir}-{self.digest()}.db"
+        return out / "searches" / f"{self.base.method_dir}-{self.base.benchmark_dir}-{self.digest()}.db"
 
     def specs(self, chosen: Mapping[str, Any]) -> list[RunSpec]:
         """The runs that try these values, one for each seed, judged on validation data."""
@@ -92,8 +92,8 @@ class SearchResult:
 
 
 def search(
-    method: str,
-    benchmark: str,
+    method: str | type,
+    benchmark: str | Callable[..., Any],
     space: Sequence[str],
     *,
     trials: int = 20,
@@ -101,7 +101,7 @@ def search(
     values: Mapping[str, Any] | None = None,
     plan: Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | None = None,
-    net: str | None = None,
+    net: str | type | None = None,
     tasks: int | None = None,
     out: str | Path = "runs",
     root: str | Path | None = None,
@@ -156,10 +156,17 @@ def search(
 # --- what is searched ---
 
 
-def make_search(method: str, benchmark: str, space: Sequence[str], seeds: Sequence[int], **fixed: Any) -> Search:
+def make_search(
+    method: str | type,
+    benchmark: str | Callable[..., Any],
+    space: Sequence[str],
+    seeds: Sequence[int],
+    **fixed: Any,
+) -> Search:
     """A search from what was asked for, checked before anything runs."""
     fixed = {**fixed, "values": fixed.get("values") or {}, "plan": plan_options(fixed.get("plan") or {})}
     base = spec(method, benchmark, judged_on="valid", **fixed)
+    method = base.method
     own = values_of(registry.methods.load(method))
     fixed["values"] = {meant(name, own): value for name, value in fixed["values"].items()}
     if not space:

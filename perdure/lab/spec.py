@@ -3,12 +3,12 @@
 import json
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from hashlib import blake2b
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from inspect import signature
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -78,11 +78,12 @@ class RunSpec:
     settings: dict[str, Any]  # of the benchmark
     judged_on: Judged = "test"  # which images fill the accuracy matrix
     outliers: str = ""  # among the training images, as `lab.outlier_spec` reads them
+    code: dict[str, dict[str, str]] = field(default_factory=dict)  # of the user's own: kind → where and checksum
 
     def plain(self) -> dict[str, Any]:
-        """As data; a stream without outliers is not said to have none, so that older runs keep their names."""
+        """As data; what a run does without is left out, so that older runs keep their names."""
         content = {**asdict(self), "format": FORMAT}
-        return content if self.outliers else {name: value for name, value in content.items() if name != "outliers"}
+        return {name: value for name, value in content.items() if value or name not in ("outliers", "code")}
 
     @classmethod
     def from_plain(cls, content: Mapping[str, Any]) -> Self:
@@ -90,36 +91,57 @@ class RunSpec:
         if content["format"] != FORMAT:
             raise WrongValue(f"format {content['format']}, but this perdure has {FORMAT}; run it again")
         values = {name: tuple(value) if isinstance(value, list) else value for name, value in content["values"].items()}
-        given = {field.name: content[field.name] for field in fields(cls) if field.name in content}
+        given = {own.name: content[own.name] for own in fields(cls) if own.name in content}
         return cls(**{**given, "values": values, "plan": Plan(**content["plan"])})
 
     def digest(self, data: str = "") -> str:
         """Sixteen letters that change with whatever changes numbers; `data` is the stream's fingerprint.
 
-        Images that lie in another place are the same images, so the place is left out.
+        Images and code that lie in another place are the same, so the place is left out.
         """
         content = {**self.plain(), "benchmark": split_name(self.benchmark)[0], "data": data}
+        if self.code:
+            content["code"] = {kind: code["checksum"] for kind, code in self.code.items()}
         text = json.dumps(content, sort_keys=True)
         return blake2b(text.encode(), digest_size=8).hexdigest()
 
     @property
     def data_key(self) -> str:
         """Runs with one key see the same data, but for outliers."""
-        return json.dumps([self.benchmark, self.seed, self.tasks, self.settings], sort_keys=True)
+        code = self.code.get("benchmark", {}).get("checksum")
+        return json.dumps([self.benchmark, self.seed, self.tasks, self.settings, code], sort_keys=True)
 
     @property
     def benchmark_dir(self) -> str:
         """The benchmark's name as a folder can bear it."""
         kind, place = split_name(self.benchmark)
-        return f"{kind}-{Path(place).resolve().name}" if place else kind
+        return f"{kind}-{Path(place).resolve().name}" if place else as_folder(kind)
+
+    @property
+    def method_dir(self) -> str:
+        """The method's name as a folder can bear it."""
+        return as_folder(self.method)
+
+    def restore_code(self) -> None:
+        """Make the user's own things known that it names, if their files may be run and are the same."""
+        for kind, code in self.code.items():
+            OWN_KINDS[kind].restore(getattr(self, kind), code)
+
+
+OWN_KINDS = {"method": registry.methods, "network": registry.networks, "benchmark": registry.benchmarks}
+
+
+def as_folder(name: str) -> str:
+    """A name as a folder can bear it: of `my.py:Careful` the last part."""
+    return name.rpartition(":")[2]
 
 
 def spec(
-    method: str,
-    benchmark: str,
+    method: str | type,
+    benchmark: str | Callable[..., Any],
     *,
     seed: int = 1,
-    network: str | None = None,
+    network: str | type | None = None,
     tasks: int | None = None,
     values: Mapping[str, Any] | None = None,
     plan: Mapping[str, Any] | None = None,
@@ -127,7 +149,13 @@ def spec(
     judged_on: Judged = "test",
     outliers: str = "",
 ) -> RunSpec:
-    """A full specification: what is given, else the preset's value, else the default."""
+    """A full specification: what is given, else the preset's value, else the default.
+
+    Names may be those of files (`my.py:Careful`), and classes and functions of yours may stand for names.
+    """
+    if seed < 0:
+        raise WrongValue(f"seed={seed} is not allowed; use a whole number ≥ 0")
+    method, benchmark = registry.methods.name(method), registry.benchmarks.name(benchmark)
     maker = registry.methods.load(method)
     kind, place = split_name(benchmark)
     opener = registry.benchmarks.load(kind)
@@ -138,14 +166,17 @@ def spec(
             else f"{kind}: say which folder, as {kind}:PATH"
         )
     proposed = preset(kind, method)
-    chosen = network or proposed.network[0]
+    chosen = proposed.network[0] if network is None else registry.networks.name(network)
     registry.networks.find(chosen)
+    named = {"method": method, "network": chosen, "benchmark": benchmark}
     own = values_of(maker)
     defaults = {name: value.default for name, value in own.items()}
     chosen_values = {meant(name, own): value for name, value in (values or {}).items()}
     if len(chosen_values) < len(values or {}):
         raise WrongValue(f"method {method}: a value is given twice, by its name and by its symbol; give it once")
     given = {**{name: pair[0] for name, pair in proposed.values.items()}, **chosen_values}
+    if required := [name for name, value in own.items() if value.default is Parameter.empty and name not in given]:
+        raise WrongValue(f"method {method}: {required[0]} has no default; set it, or give it one")
     planned = {**{name: pair[0] for name, pair in proposed.plan.items()}, **plan_options(plan or {})}
     return RunSpec(
         method=method,
@@ -154,10 +185,11 @@ def spec(
         seed=seed,
         tasks=tasks,
         values={**defaults, **checked(f"method {method}", maker, given)},
-        plan=Plan(**checked("the plan", Plan, planned)),
+        plan=Plan(**planned),
         settings=_settings(kind, opener, settings or {}),
         judged_on=judged_on,
         outliers="+".join(map(str, outlier_specs(outliers))),
+        code={kind: code for kind, name in named.items() if (code := OWN_KINDS[kind].own(name)) is not None},
     )
 
 
@@ -189,6 +221,8 @@ def split_name(benchmark: str) -> tuple[str, str]:
     >>> split_name("folder:photos/2024"), split_name("six")
     (('folder', 'photos/2024'), ('six', ''))
     """
+    if registry.OWN.fullmatch(benchmark):  # a function in a file
+        return benchmark, ""
     kind, _, place = benchmark.partition(":")
     return kind, place
 

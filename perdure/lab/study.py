@@ -1,6 +1,6 @@
 """Studies: `study` does the runs of a grid that are not done, several at a time, and compares methods over seeds."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import torch
 
+from perdure import registry
 from perdure.errors import CorruptFile, Interrupted, PerdureError, WrongValue
 from perdure.lab.build import count_lessons, open_clean
 from perdure.lab.estimate import RunCost, estimate_runs, parallel_seconds
@@ -15,7 +16,9 @@ from perdure.lab.execute.job import Event, Executor, Job
 from perdure.lab.executors import make_executor, stop_on_signal
 from perdure.lab.spec import RunSpec
 from perdure.lab.store import read_probes, read_record, run_directory, write_json
-from perdure.lab.study_file import Study, probe_keys, read, specs
+from perdure.lab.study_file import Study, in_memory, probe_keys, read, specs
+from perdure.methods.method import Method
+from perdure.nets.network import Backbone
 from perdure.ops.statistics import CONFIDENCE, DDOF, Difference, Group, differences, groups, headlines
 from perdure.types import Stream
 
@@ -182,8 +185,10 @@ def study(
     A run that fails does not stop the others: its state and error are in the result, and the next call tries it again.
     Raises Interrupted on Ctrl-C or SIGTERM, with all work saved.
     """
+    registry.check_not_loading()
     asked = name if isinstance(name, Study) else read(name)
     wanted = specs(asked, scale)
+    _check_files(wanted)
     out, root, threads = Path(out), None if root is None else Path(root), threads or asked.threads
     executor, parallel = make_executor(on, jobs=jobs, threads=threads, cpus=cpus, gpus=gpus, device=device)
     try:
@@ -198,6 +203,63 @@ def study(
         return _result(plan, costs)
     _execute(plan, tuple(trackers), callback)
     return _result(plan)
+
+
+def compare(
+    methods: Sequence[str | type[Method]],
+    benchmarks: str | Callable[..., Stream] | Sequence[str | Callable[..., Stream]],
+    *,
+    seeds: Sequence[int] = (1, 2, 3),
+    values: Mapping[str, Mapping[str, Any]] | None = None,
+    plan: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    net: str | type[Backbone] | None = None,
+    tasks: int | None = None,
+    probes: Sequence[str] = (),
+    outliers: str = "",
+    against: str | type[Method] | None = None,
+    **options: Any,
+) -> StudyResult:
+    """Compare methods over several seeds, without a file: what `perdure compare` does.
+
+    - Methods, benchmarks and the network are names, things in a file of yours (`my.py:Careful`), or your classes and
+      functions themselves. Differences are taken from the method `against`, or the first.
+    - `values` sets values of single methods, as in {"gpm": {"threshold": 0.9}}; all else is as in `perdure.run`, and
+      `options` (out, root, jobs, scale, threads, device, dry, callback …) as in `perdure.study`.
+
+    >>> import tempfile
+    >>> options = {"plan": {"epochs": 1}, "tasks": 2, "out": tempfile.mkdtemp()}
+    >>> result = compare(["finetune", "gpm"], "synthetic", seeds=[1], **options)
+    >>> [group.method for group in result.groups]
+    ['finetune', 'gpm']
+    """
+    where = [benchmarks] if isinstance(benchmarks, str) or callable(benchmarks) else benchmarks
+    names = [registry.methods.name(method) for method in methods]
+    content = {
+        "methods": names,
+        "benchmarks": [registry.benchmarks.name(benchmark) for benchmark in where],
+        "seeds": list(seeds),
+        "tasks": tasks,
+        "network": None if net is None else registry.networks.name(net),
+        "plan": dict(plan or {}),
+        "settings": dict(settings or {}),
+        "values": {registry.methods.name(method): dict(own) for method, own in (values or {}).items()},
+        "outliers": outliers,
+        "probes": list(probes),
+        "against": None if against is None else registry.methods.name(against),
+    }
+    return study(in_memory("compare", content), **options)
+
+
+def _check_files(wanted: Sequence[RunSpec]) -> None:
+    """Runs of a study have processes of their own, which know what is in files only."""
+    for one in wanted:
+        for kind, code in one.code.items():
+            if not code["where"]:
+                raise WrongValue(
+                    f"{getattr(one, kind)} was typed into a prompt, and runs of a study are other processes: put it "
+                    "into a file, as my.py, and name it as my.py:NAME"
+                )
 
 
 # --- what is done already ---
@@ -228,7 +290,7 @@ def find_runs(specs: Sequence[RunSpec], *, out: Path, root: Path | None, probes:
 
 
 def _look_up(run: StudyRun, stream: Stream, out: Path, probes: Sequence[str]) -> None:
-    run.path = run_directory(out, run.spec.benchmark_dir, run.spec.method, run.spec.digest(stream.fingerprint))
+    run.path = run_directory(out, run.spec.benchmark_dir, run.spec.method_dir, run.spec.digest(stream.fingerprint))
     run.lessons = count_lessons(run.spec, stream)
     try:
         record = read_record(run.path)
@@ -298,7 +360,8 @@ def _result(plan: StudyPlan, costs: list[RunCost] | None = None) -> StudyResult:
     runs = [{**headlines(run.record or {}), **(run.record or {}), **run.spec.plain()} for run in plan.runs]
     records = [run.record for run in plan.runs if run.record]
     found = groups(runs)
-    compared = differences(found, plan.study.against)
+    against = plan.study.against
+    compared = differences(found, None if against is None else registry.methods.short_name(against))
     return StudyResult(plan, found, compared, _measured(plan, records), _notes(records), costs)
 
 

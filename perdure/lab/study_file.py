@@ -5,6 +5,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from importlib.resources.abc import Traversable
 from itertools import product
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from perdure import registry
 from perdure.errors import UnknownName, UsageError, WrongValue
 from perdure.lab.spec import RunSpec, plan_options, shipped_files, spec
 
@@ -68,6 +70,7 @@ class Study:
     threads: int  # of each run, however many run at once: another number would change the last digits
     against: str | None  # the method that the others are compared with; the first when left out
     grids: tuple[Grid, ...]
+    folder: Path = Path()  # where files such as my.py:Careful are looked for
 
 
 # --- reading ---
@@ -88,7 +91,15 @@ def read(name: str | Path) -> Study:
         if isinstance(name, str) and path.name == name and not path.suffix:
             raise UnknownName("study", name, known)
         raise WrongValue(f"{path}: no such file; `perdure ls studies` lists those that are shipped")
-    return _study(path.stem, str(path), _toml(path, str(path)))
+    found = _study(path.stem, str(path), _toml(path, str(path)))
+    return replace(found, folder=path.parent, probes=tuple(_located(probe, path.parent) for probe in found.probes))
+
+
+def in_memory(name: str, content: Mapping[str, Any]) -> Study:
+    """A study of what a file would hold; what is None is left out. Its name ends in a hash of what it compares."""
+    given = {key: value for key, value in content.items() if value is not None}
+    text = json.dumps(given, sort_keys=True, default=str)
+    return _study(f"{name}-{blake2b(text.encode(), digest_size=4).hexdigest()}", name, given)
 
 
 def _toml(file: Traversable | Path, where: str) -> dict[str, Any]:
@@ -194,7 +205,7 @@ def specs(study: Study, scale: float = 1.0) -> list[RunSpec]:
     for number, grid in enumerate(study.grids, 1):
         place = study.where if len(study.grids) == 1 else f"{study.where}, block {number}"
         with _naming(place):
-            cells = list(_cells(grid))
+            cells = list(_cells(grid, study.folder))
         for seed, cell in product(grid.seeds, cells):
             epochs = max(1, round(cell.plan.epochs * scale))
             run = replace(cell, seed=seed, plan=replace(cell.plan, epochs=epochs))
@@ -205,7 +216,16 @@ def specs(study: Study, scale: float = 1.0) -> list[RunSpec]:
     return list(found.values())
 
 
-def _cells(grid: Grid) -> Iterator[RunSpec]:
+def _located(name: str, folder: Path) -> str:
+    """Files of the user's own lie beside the study, unless they were found before; a probe may have values."""
+    word, bracket, values = name.partition("(")
+    known = any(word in kind for kind in registry.KINDS)
+    if known or not registry.OWN.fullmatch(word):
+        return name
+    return f"{(folder / word).absolute()}{bracket}{values}"
+
+
+def _cells(grid: Grid, folder: Path) -> Iterator[RunSpec]:
     """The runs of a grid, with one seed."""
     outliers = [grid.outliers] if isinstance(grid.outliers, str) else grid.outliers
     for benchmark, method in product(grid.benchmarks, grid.methods):
@@ -214,11 +234,12 @@ def _cells(grid: Grid) -> Iterator[RunSpec]:
         lists = {
             name: value if isinstance(value, list) else [value] for name, value in grid.values.get(method, {}).items()
         }
+        network = grid.network.get(benchmark) if isinstance(grid.network, dict) else grid.network
         for contamination, chosen in product(outliers, product(*lists.values())):
             yield spec(
-                method,
-                benchmark,
-                network=grid.network.get(benchmark) if isinstance(grid.network, dict) else grid.network,
+                _located(method, folder),
+                _located(benchmark, folder),
+                network=None if network is None else _located(network, folder),
                 tasks=grid.tasks,
                 values=dict(zip(lists, chosen, strict=True)),
                 plan=grid.plan,

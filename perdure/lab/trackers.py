@@ -132,7 +132,7 @@ class TensorBoard(Tracker):
     name, module = "tensorboard", "torch.utils.tensorboard"
 
     def start(self) -> dict[Axis, int]:
-        below = Path(self.spec.benchmark_dir, self.spec.method, self.digest)
+        below = Path(self.spec.benchmark_dir, self.spec.method_dir, self.digest)
         folder = Path(self.place).expanduser() / below if self.place else self.path / "tensorboard"
         there = _events(folder)
         self.writer = self.package.SummaryWriter(str(folder))

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
+from perdure import registry
 from perdure.errors import Interrupted, PerdureError, RunLocked
 from perdure.lab.probe_run import RunProgress
 from perdure.lab.run import run_spec
@@ -54,6 +55,8 @@ class Job:
     @classmethod
     def from_plain(cls, content: Mapping[str, Any]) -> "Job":
         spec = RunSpec.from_plain(content["spec"])
+        for code in spec.code.values():  # whoever asks for the job has named these files
+            registry.allow(code["where"].rpartition(":")[0])
         lists = {name: tuple(content[name]) for name in ("probes", "trackers")}
         return cls(**{**content, "spec": spec, **lists})
 
