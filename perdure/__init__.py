@@ -3,13 +3,19 @@
 What the command line does, as functions that return data:
 
     run           train a method on a benchmark                 perdure run
-    study         methods × benchmarks × seeds, compared        perdure study
-    probe         measure finished runs                         perdure probe
+    compare       methods over seeds, side by side              perdure compare
+    study         a grid of runs from a file                    perdure study
     search        hyperparameters, chosen on validation data    perdure search
+    probe         measure finished runs                         perdure probe
+    load          a finished run: look, predict, learn more
+    plot          pictures of runs, studies and what `learn` returns
     runs          list the runs of a store                      perdure ls runs
     export_runs   finished runs as one table                    perdure export-runs
     bench         speed on this machine, as ratios              perdure bench
-    data.check    are the image files complete?                 perdure data check
+
+What there is: catalog (everything), benchmarks, datasets; benchmark(name) opens one, data.check(name) examines its
+files. Your own methods, networks, benchmarks and probes: in place of a name give `my.py:Careful`, the class itself, or
+what you have given to register.
 
 To train in your own way: Network, Method, Plan, learn, fit, evaluate, and the types of data, Stream, Task, Lesson,
 Split, Batch. Everything loads on first use, so that importing perdure takes milliseconds and does not import torch.
@@ -21,14 +27,23 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # for editors and type checkers
     from perdure.errors import PerdureError as PerdureError
     from perdure.lab.bench import bench as bench
+    from perdure.lab.catalog import benchmark as benchmark
+    from perdure.lab.catalog import benchmarks as benchmarks
+    from perdure.lab.catalog import catalog as catalog
+    from perdure.lab.catalog import datasets as datasets
     from perdure.lab.export import export_runs as export_runs
     from perdure.lab.index import runs as runs
+    from perdure.lab.load import load as load
     from perdure.lab.probe_runs import probe as probe
     from perdure.lab.run import run as run
     from perdure.lab.search import search as search
+    from perdure.lab.study import compare as compare
     from perdure.lab.study import study as study
     from perdure.methods.method import Method as Method
+    from perdure.nets.network import Backbone as Backbone
     from perdure.nets.network import Network as Network
+    from perdure.registry import register as register
+    from perdure.report.plot import plot as plot
     from perdure.train.evaluate import evaluate as evaluate
     from perdure.train.fit import fit as fit
     from perdure.train.learn import learn as learn
@@ -43,13 +58,19 @@ __version__ = "0.1.0"
 
 _MODULES = {
     "run": "perdure.lab.run",
+    "compare": "perdure.lab.study",
     "study": "perdure.lab.study",
-    "probe": "perdure.lab.probe_runs",
     "search": "perdure.lab.search",
+    "probe": "perdure.lab.probe_runs",
+    "load": "perdure.lab.load",
+    "plot": "perdure.report.plot",
     "runs": "perdure.lab.index",
     "export_runs": "perdure.lab.export",
     "bench": "perdure.lab.bench",
+    **dict.fromkeys(("catalog", "benchmark", "benchmarks", "datasets"), "perdure.lab.catalog"),
+    "register": "perdure.registry",
     "Network": "perdure.nets.network",
+    "Backbone": "perdure.nets.network",
     "Method": "perdure.methods.method",
     "Plan": "perdure.train.plan",
     "learn": "perdure.train.learn",

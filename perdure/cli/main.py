@@ -16,7 +16,9 @@ from perdure.cli.options import (
     MethodName,
     NetworkName,
     Out,
+    Outliers,
     PlanWishes,
+    Probes,
     Root,
     Settings,
     Store,
@@ -30,7 +32,7 @@ from perdure.cli.options import (
 from perdure.errors import PerdureError, UnknownName, WrongValue
 
 P = ParamSpec("P")
-VERBS = ("run", "study", "probe", "ls", "show", "search", "rm", "export-runs", "data", "demo", "bench")
+VERBS = ("run", "compare", "study", "probe", "ls", "show", "search", "rm", "export-runs", "data", "demo", "bench")
 
 
 class Verbs(TyperGroup):
@@ -68,7 +70,8 @@ def ls(
     as_json: AsJson = False,
 ) -> None:
     """List what there is."""
-    from perdure.cli.show import catalog, listing
+    from perdure.cli.show import listing
+    from perdure.lab.catalog import catalog
 
     if what == "runs":
         runs.list_runs(out, only, as_json)
@@ -128,19 +131,10 @@ def run(
     settings: Settings = [],  # noqa: B006
     tasks: Tasks = None,
     network: NetworkName = None,
-    probe: Annotated[
-        list[str], typer.Option(help="Also measure, e.g. fgsm or 'pgd(steps=50)'; see `perdure ls probes`.")
-    ] = [],  # noqa: B006
+    probe: Probes = [],  # noqa: B006
     snapshots: Annotated[bool, typer.Option("--snapshots", help="Keep the model as it was after each task.")] = False,
     stages: Annotated[bool, typer.Option("--stages", hidden=True)] = False,  # the former name
-    outliers: Annotated[
-        str,
-        typer.Option(
-            metavar="KIND:RATE[@TASKS]",
-            help="Contaminate training data, e.g. labels:0.2 or foreign:0.1@2-4; labels, corrupted, adversarial, "
-            "foreign.",
-        ),
-    ] = "",
+    outliers: Outliers = "",
     without: Annotated[
         list[str],
         typer.Option(help="What will not be there in use: stored-data, task-identity; warns if it is needed."),

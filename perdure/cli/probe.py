@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from perdure import registry
-from perdure.cli.options import AsJson, Device, Root, Store, guarded, stderr, stdout
+from perdure.cli.options import AsJson, Code, Device, Root, Store, guarded, stderr, stdout
 from perdure.report.probes import Result, renderer
 from perdure.report.tables import duration
 
@@ -41,6 +41,7 @@ def probe(
     root: Root = None,
     out: Store = Path("runs"),
     device: Device = "cpu",
+    code: Code = [],  # noqa: B006
     as_json: AsJson = False,
 ) -> None:
     """Measure finished runs. What was measured before is not measured again; several runs are compared."""
@@ -48,9 +49,9 @@ def probe(
     from perdure.lab import probe_runs
     from perdure.lab.spec import assignments
 
-    probes = [word for word in words if word in registry.probes]
-    runs = [word for word in words if word not in registry.probes]
-    where: dict[str, Any] = {"values": assignments(values), "out": out, "root": root, "device": device}
+    probes = [word for word in words if _is_probe(word)]
+    runs = [word for word in words if word not in probes]
+    where: dict[str, Any] = {"values": assignments(values), "out": out, "root": root, "device": device, "code": code}
     if dry:
         _print_forecast(probe_runs.forecast(probes, runs, **where), as_json)
         return
@@ -68,6 +69,12 @@ def probe(
     for report in reports:
         for picture in report.pictures:
             stdout.print(f"picture: {picture}", soft_wrap=True, markup=False)
+
+
+def _is_probe(word: str) -> bool:
+    if registry.OWN.fullmatch(word):
+        return registry.probes.accepts(registry.from_file(word))
+    return word in registry.probes
 
 
 def _print_json(reports: "Sequence[ProbeReport]") -> None:

@@ -21,10 +21,10 @@ from perdure.cli.options import (
     Settings,
     Tasks,
     guarded,
+    numbers,
     stderr,
     stdout,
 )
-from perdure.errors import WrongValue
 
 if TYPE_CHECKING:
     from perdure.lab.execute.job import Event
@@ -77,7 +77,7 @@ def search(
         benchmark,
         space,
         trials=trials,
-        seeds=_numbers(seeds),
+        seeds=numbers("--seeds", seeds),
         values=assignments(values),
         plan=assignments(plan),
         settings=assignments(settings),
@@ -103,15 +103,6 @@ def search(
         given = {"--seed": seed, "--net": network, "--tasks": tasks, "--data": settings}
         command = _command(method, benchmark, chosen, {**given, "--root": root, "--out": out, "--device": device})
         stdout.print(f"best: {command}", markup=False, soft_wrap=True)
-
-
-def _numbers(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise WrongValue(
-            f"--seeds {text} is not allowed; write whole numbers with commas between, e.g. 1,2,3"
-        ) from None
 
 
 def _print_news(news: "Trial | Event") -> None:

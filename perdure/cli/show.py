@@ -12,20 +12,11 @@ from rich.text import Text
 from perdure.errors import UnknownName
 from perdure.lab.index import find_run, is_run, read_finished
 from perdure.lab.store import read_probes
-from perdure.registry import Entry, benchmarks, methods, networks, probes
+from perdure.registry import Entry, OwnEntry, benchmarks, methods, probes
 from perdure.report.tables import comparison, matrix
 
 if TYPE_CHECKING:
     from perdure.schema import Value
-
-
-def catalog() -> dict[str, dict[str, str]]:
-    """All that can be listed: kind → name → a line about it."""
-    from perdure.lab.study_file import shipped
-
-    kinds = {"methods": methods, "networks": networks, "benchmarks": benchmarks, "probes": probes}
-    registered = {kind: {key: entry.about for key, entry in r.entries().items()} for kind, r in kinds.items()}
-    return {**registered, "studies": shipped()}
 
 
 def listing(name: str, entries: dict[str, str]) -> Table:
@@ -94,7 +85,9 @@ def _budget(spent: Mapping[str, Any]) -> str:
 # --- benchmarks and probes ---
 
 
-def _description(kind: str, name: str, entry: Entry, settings: Callable[[Any], "dict[str, Value]"]) -> dict[str, Any]:
+def _description(
+    kind: str, name: str, entry: Entry | OwnEntry, settings: Callable[[Any], "dict[str, Value]"]
+) -> dict[str, Any]:
     """What it is and what can be set about it; lines of its docstring are broken only between paragraphs."""
     made = entry.load()
     text = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.cleandoc(made.__doc__ or ""))

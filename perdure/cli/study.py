@@ -7,7 +7,25 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from perdure.cli.options import AsJson, Device, Out, Root, Trackers, guarded, stderr, stdout
+from perdure import registry
+from perdure.cli.options import (
+    AsJson,
+    Device,
+    NetworkName,
+    Out,
+    Outliers,
+    PlanWishes,
+    Probes,
+    Root,
+    Settings,
+    Tasks,
+    Trackers,
+    guarded,
+    numbers,
+    stderr,
+    stdout,
+)
+from perdure.errors import UnknownName, WrongValue
 from perdure.ops.statistics import labels
 from perdure.report.tables import differences, duration, measured, summary
 
@@ -17,22 +35,110 @@ if TYPE_CHECKING:
 
 def join(app: typer.Typer) -> None:
     """Add this verb to the command line."""
+    app.command("compare")(guarded(compare))
     app.command("study")(guarded(study))
+
+
+Jobs = Annotated[int | None, typer.Option(min=1, help="How many runs at a time.", show_default="1, or one per GPU")]
+Dry = Annotated[bool, typer.Option("--dry", help="Only say what is done already and what the rest costs.")]
+Threads = Annotated[int | None, typer.Option(min=1, help="Threads of each run.", show_default="the study's, else 1")]
+
+
+def compare(
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="METHOD... BENCHMARK...",
+            help="Methods, the first is what the others are compared with, then benchmarks; my.py:NAME for yours.",
+        ),
+    ],
+    seeds: Annotated[str, typer.Option(help="Whole numbers with commas between.")] = "1,2,3",
+    values: Annotated[
+        list[str],
+        typer.Option("--set", metavar="METHOD.NAME=VALUE", help="Set a value of a method, e.g. gpm.threshold=0.9."),
+    ] = [],  # noqa: B006 — typer reads it, nobody changes it
+    plan: PlanWishes = [],  # noqa: B006
+    settings: Settings = [],  # noqa: B006
+    tasks: Tasks = None,
+    network: NetworkName = None,
+    probe: Probes = [],  # noqa: B006
+    outliers: Outliers = "",
+    jobs: Jobs = None,
+    dry: Dry = False,
+    threads: Threads = None,
+    root: Root = None,
+    out: Out = Path("runs"),
+    device: Device = "cpu",
+    as_json: AsJson = False,
+) -> None:
+    """Compare methods over several seeds: a study without a file."""
+    from perdure.cli.progress import StudyProgress
+    from perdure.lab import study as lab
+    from perdure.lab.spec import assignments
+
+    methods, benchmarks = _sorted_words(words)
+    with StudyProgress(stderr) as progress:
+        result = lab.compare(
+            methods,
+            benchmarks,
+            seeds=numbers("--seeds", seeds),
+            values=_by_method(assignments(values), methods),
+            plan=assignments(plan),
+            settings=assignments(settings),
+            net=network,
+            tasks=tasks,
+            probes=probe,
+            outliers=outliers,
+            out=out,
+            root=root,
+            jobs=jobs,
+            threads=threads,
+            device=device,
+            dry=dry,
+            callback=progress,
+        )
+    _print(result, dry, as_json)
+
+
+def _sorted_words(words: list[str]) -> tuple[list[str], list[str]]:
+    """Methods and benchmarks, told apart by their names."""
+    found: dict[str, list[str]] = {"method": [], "benchmark": []}
+    for word in words:
+        if registry.OWN.fullmatch(word):
+            kind = "method" if registry.methods.accepts(registry.from_file(word)) else "benchmark"
+        elif word in registry.methods:
+            kind = "method"
+        elif word.partition(":")[0] in registry.benchmarks:
+            kind = "benchmark"
+        else:
+            raise UnknownName("method or benchmark", word, [*registry.methods, *registry.benchmarks])
+        found[kind].append(word)
+    for kind, named in found.items():
+        if not named:
+            raise WrongValue(f"no {kind} among {' '.join(words)}; name methods and benchmarks, e.g. finetune gpm six")
+    return found["method"], found["benchmark"]
+
+
+def _by_method(given: dict[str, str], methods: list[str]) -> dict[str, dict[str, str]]:
+    """{"gpm.threshold": "0.9"} → {"gpm": {"threshold": "0.9"}}; the part before the last dot names the method."""
+    found: dict[str, dict[str, str]] = {}
+    for key, value in given.items():
+        method, dot, name = key.rpartition(".")
+        if not dot or method not in methods:
+            raise WrongValue(f"--set {key}: say of which method, as METHOD.NAME=VALUE with one of {', '.join(methods)}")
+        found.setdefault(method, {})[name] = value
+    return found
 
 
 def study(
     name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="See `perdure ls studies`, or a TOML file.")],
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="How many runs at a time.", show_default="1, or one per GPU")
-    ] = None,
+    jobs: Jobs = None,
     on: Annotated[
         str, typer.Option(metavar="local|ray|auto|ray://HOST:PORT", help="Where: here, or on a Ray cluster.")
     ] = "local",
-    dry: Annotated[bool, typer.Option("--dry", help="Only say what is done already and what the rest costs.")] = False,
+    dry: Dry = False,
     scale: Annotated[float, typer.Option(help="Multiply the epochs of every plan, e.g. 0.1.")] = 1.0,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads of each run.", show_default="the study's, else 1")
-    ] = None,
+    threads: Threads = None,
     cpus: Annotated[float | None, typer.Option(min=0, help="On Ray: CPUs of each run.", show_default="threads")] = None,
     gpus: Annotated[
         float | None, typer.Option(min=0, help="On Ray: GPUs of each run.", show_default="1 on cuda, else 0")
@@ -63,6 +169,10 @@ def study(
             dry=dry,
             callback=progress,
         )
+    _print(result, dry, as_json)
+
+
+def _print(result: "StudyResult", dry: bool, as_json: bool) -> None:
     if as_json:
         print(json.dumps(result.plain(), ensure_ascii=False))
     elif dry:

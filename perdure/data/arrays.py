@@ -110,6 +110,23 @@ def stream_from(name: str, tasks: Sequence[Task]) -> Stream:
     return Stream(name, tuple(tasks), {"source": "given in Python", "completeness": "own data"})
 
 
+def images_from(images: Any, shape: tuple[int, int, int]) -> Tensor:
+    """Images as `task_from` takes them, as (n, channels, height, width) of this (channels, height, width).
+
+    Gray ones get three channels where three are wanted; ones of another size are scaled and cut as in `task_from`.
+
+    >>> images_from(np.zeros((2, 10, 8), np.uint8), (3, 8, 8)).shape
+    torch.Size([2, 3, 8, 8])
+    """
+    channels, height, width = shape
+    x = _images("images", images, size=height if height == width else None)
+    if x.shape[1] == 1 and channels == 3:
+        x = x.expand(-1, 3, -1, -1)
+    if tuple(x.shape[1:]) != shape:
+        raise BadData(f"images are (channels, height, width) {tuple(x.shape[1:])}; the network has learned {shape}")
+    return x
+
+
 def mean_and_std(x: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation per channel of images (n, channels, height, width), as pixels in [0, 1].
 
