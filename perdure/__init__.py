@@ -17,8 +17,10 @@ What there is: catalog (everything), benchmarks, datasets; benchmark(name) opens
 files. Your own methods, networks, benchmarks and probes: in place of a name give `my.py:Careful`, the class itself, or
 what you have given to register.
 
-To train in your own way: Network, Method, Plan, learn, fit, evaluate, and the types of data, Stream, Task, Lesson,
-Split, Batch. Everything loads on first use, so that importing perdure takes milliseconds and does not import torch.
+To train in your own way: Network (around a Backbone), Method, Plan, learn, fit, evaluate, and the types of data,
+Stream, Task, Lesson, Split, Batch. What goes wrong on purpose is a PerdureError, whose message says what to do.
+
+Everything loads on first use, so that importing perdure takes milliseconds and does not import torch.
 """
 
 from importlib import import_module
