@@ -25,6 +25,9 @@ PLAN_ALIASES = {
     "bs": "batch",
     "batch_size": "batch",
     "epoch": "epochs",
+    "optim": "optimizer",
+    "opt": "optimizer",
+    "wd": "weight_decay",
     "sched": "schedule",
     "scheduler": "schedule",
 }
@@ -81,7 +84,7 @@ class RunSpec:
 
     def plain(self) -> dict[str, Any]:
         """As data; a stream without outliers is not said to have none, so that older runs keep their names."""
-        content = {**asdict(self), "format": FORMAT}
+        content = {**asdict(self), "plan": self.plan.plain(), "format": FORMAT}
         return content if self.outliers else {name: value for name, value in content.items() if name != "outliers"}
 
     @classmethod
@@ -89,9 +92,9 @@ class RunSpec:
         """Back from `plain`, whose tuples JSON makes lists of."""
         if content["format"] != FORMAT:
             raise WrongValue(f"format {content['format']}, but this perdure has {FORMAT}; run it again")
-        values = {name: tuple(value) if isinstance(value, list) else value for name, value in content["values"].items()}
         given = {field.name: content[field.name] for field in fields(cls) if field.name in content}
-        return cls(**{**given, "values": values, "plan": Plan(**content["plan"])})
+        values, plan = _tuples(content["values"]), Plan(**_tuples(content["plan"]))
+        return cls(**{**given, "values": values, "plan": plan})
 
     def digest(self, data: str = "") -> str:
         """Sixteen letters that change with whatever changes numbers; `data` is the stream's fingerprint.
@@ -112,6 +115,10 @@ class RunSpec:
         """The benchmark's name as a folder can bear it."""
         kind, place = split_name(self.benchmark)
         return f"{kind}-{Path(place).resolve().name}" if place else kind
+
+
+def _tuples(content: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in content.items()}
 
 
 def spec(
@@ -175,8 +182,6 @@ def plan_options(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def plan_option(name: str) -> str:
     known = values_of(Plan)
-    if name in ("wd", "weight_decay"):
-        raise WrongValue(f"plan option {name!r}: plans have no weight decay; leave it out")
     found = meant(PLAN_ALIASES.get(name, name), known)
     if found not in known:
         raise UnknownName("plan option", name, [*known, *PLAN_ALIASES])

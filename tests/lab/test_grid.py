@@ -111,7 +111,7 @@ BASE = 'methods = ["rcl"]\nbenchmarks = ["synthetic"]\nseeds = [1]\n'
         (BASE + "[plan]\nepochs = 1.5", "epochs takes a whole number"),
         (BASE + "[plan]\nepcohs = 1", "unknown plan option 'epcohs'; did you mean epochs"),
         (BASE + "[plan]\nlr = 1\nrate = 2", "one option under two names"),
-        (BASE + "[plan]\nwd = 1e-4", "plans have no weight decay; leave it out"),
+        (BASE + "[plan]\nwd = -1e-4", "weight_decay takes a number"),
         (BASE + "[plan]\nepochs = [1, 2]", "plan takes a table of name = value"),
         (BASE + "[values.gpm]\nsamples = 3", "unknown method in [values.gpm] of MINE: 'gpm'"),
         (BASE + "[values.rcl]\nradios = 3", "did you mean radius"),

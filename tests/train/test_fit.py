@@ -19,7 +19,7 @@ from perdure.train.evaluate import RunningScore, evaluate
 from perdure.train.fit import fit
 from perdure.train.learn import learn
 from perdure.train.plan import Plan
-from perdure.train.plateau import Linear, Plateau
+from perdure.train.schedules import Linear, Plateau
 from perdure.types import Gradient, Lesson, Part, Split, Stream, Task, cut
 
 QUICK = Plan(rate=0.02, epochs=2, batch=16, schedule="linear", keep="last")

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from perdure.train.sgd import SGD
+from perdure.train.optimizers import SGD
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
@@ -25,7 +25,7 @@ def test_it_is_that_of_torch_to_the_last_bit(momentum: float) -> None:
         other.step()
         assert all(torch.equal(own[name], theirs[name]) for name in own)
         assert all(torch.equal(gradient[name], before[name]) for name in gradient)  # left as it was
-    assert set(mine.velocity) == (set(own) if momentum else set())
+    assert set(mine.state["momentum"]) == (set(own) if momentum else set())
 
 
 def test_no_gradient_at_all_moves_nothing() -> None:
@@ -44,5 +44,5 @@ def test_it_goes_on_with_the_velocity_it_had() -> None:
     half.step(gradient, 0.1)
     with torch.no_grad():
         second["w"].copy_(first["w"])
-    SGD(second, 0.5, half.velocity).step(gradient, 0.1)
+    SGD(second, 0.5, half.state).step(gradient, 0.1)
     assert torch.equal(whole["w"], second["w"])

@@ -1,0 +1,76 @@
+"""Augmentation: training images are changed at random, and no others.
+
+An augmentation takes a batch of images (n, channels, height, width) with pixels in [0, 1], before they are normalized,
+and returns one of the same shape. It draws from torch's global generators, which the loop runs on a stream of their
+own, so that runs repeat and resume bit for bit. Evaluation, attacks, the images that bases and Fisher information are
+taken from, and those that replay buffers keep never see it.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from perdure.errors import UnknownName, WrongValue
+
+Augmentation = Callable[[Tensor], Tensor]
+MARGIN = 4  # pixels by which a crop may be off, as is usual for images of 32
+
+
+def flip(pixels: Tensor) -> Tensor:
+    """Each image mirrored left to right, or not."""
+    mirrored = torch.rand(len(pixels), device=pixels.device) < 0.5
+    return torch.where(mirrored.view(-1, 1, 1, 1), pixels.flip(3), pixels)
+
+
+def crop(pixels: Tensor) -> Tensor:
+    """Each image moved by up to four pixels in both directions; what comes in from outside is black."""
+    n, channels, height, width = pixels.shape
+    padded = F.pad(pixels, (MARGIN,) * 4)
+    top, left = torch.randint(2 * MARGIN + 1, (2, n, 1), device=pixels.device)
+    rows, columns = (start + torch.arange(size, device=pixels.device) for start, size in ((top, height), (left, width)))
+    image, channel = torch.arange(n, device=pixels.device), torch.arange(channels, device=pixels.device)
+    return padded[image.view(-1, 1, 1, 1), channel.view(1, -1, 1, 1), rows[:, None, :, None], columns[:, None, None]]
+
+
+AUGMENTATIONS: dict[str, Augmentation] = {"flip": flip, "crop": crop}
+
+
+def augmentation(name: str) -> Augmentation | None:
+    """The augmentation of a name, or several with + between, one after another; none for "none".
+
+    >>> augmentation("none"), augmentation("flip") is flip
+    (None, True)
+    """
+    if name == "none":
+        return None
+    parts = [part.strip() for part in name.split("+")]
+    for part in parts:
+        if part not in AUGMENTATIONS:
+            raise UnknownName("augmentation", part, ["none", *AUGMENTATIONS])
+    chosen = [AUGMENTATIONS[part] for part in parts]
+    return chosen[0] if len(chosen) == 1 else partial(_in_turn, chosen)
+
+
+def resolve(augment: str | Augmentation) -> Augmentation | None:
+    """What a plan's `augment` stands for: a name, or a function of one's own, whose results are checked."""
+    return augmentation(augment) if isinstance(augment, str) else partial(_checked, augment)
+
+
+def _in_turn(augmentations: list[Augmentation], pixels: Tensor) -> Tensor:
+    for augment in augmentations:
+        pixels = augment(pixels)
+    return pixels
+
+
+def _checked(augment: Augmentation, pixels: Tensor) -> Tensor:
+    changed = augment(pixels)
+    if not isinstance(changed, Tensor) or (changed.shape, changed.dtype) != (pixels.shape, pixels.dtype):
+        found = f"{changed.dtype} {tuple(changed.shape)}" if isinstance(changed, Tensor) else type(changed).__name__
+        raise WrongValue(
+            f"the augmentation made {found} of images {pixels.dtype} {tuple(pixels.shape)}; "
+            "it has to keep their shape and type"
+        )
+    return changed
