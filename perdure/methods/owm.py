@@ -61,7 +61,7 @@ class OWM(Method):
         return clip(self.without_norms(gradient), self.clip)
 
     def project(self, update: Gradient) -> Gradient:
-        return self.without_norms(project(update, self.projections()))
+        return project(update, self.projections())
 
     def loss_and_inputs(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss and the inputs of every layer, from one forward."""
