@@ -21,7 +21,7 @@ from perdure.memory.gradient_memory import GradientMemory
 from perdure.methods.method import Method
 from perdure.nets.alexnet import AlexNet
 from perdure.nets.network import Network
-from perdure.train.plateau import Plateau
+from perdure.train.schedules import Plateau
 from perdure.train.state import FitState, Learned
 from perdure.types import Lesson, Part, Split
 

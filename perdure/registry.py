@@ -344,7 +344,15 @@ probes = Registry(
     base="perdure.probes.probe:Probe",
 )
 
-KINDS = (methods, networks, benchmarks, probes)
+augmentations = Registry(
+    "augmentation",
+    {
+        "flip": Entry("perdure.train.augment:flip", "each image mirrored left to right, or not"),
+        "crop": Entry("perdure.train.augment:crop", "each image moved by up to four pixels"),
+    },
+)
+
+KINDS = (methods, networks, benchmarks, probes, augmentations)
 
 
 def register(thing: Any, name: str | None = None) -> str:

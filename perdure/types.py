@@ -1,6 +1,6 @@
 """The nouns: batch, split, task, stream, lesson; weights and gradients are dictionaries of tensors."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -23,6 +23,7 @@ class Batch:
     x: Tensor  # (n, channels, height, width), normalized
     y: Tensor  # (n,) int64, counted from 0 within its task
     task: TaskIds
+    original: Tensor | None = None  # x without augmentation, where it has one
 
     def __len__(self) -> int:
         return len(self.y)
@@ -153,10 +154,12 @@ class Lesson:
     def __len__(self) -> int:
         return sum(len(part.train) for part in self.parts)
 
-    def batches(self, size: int, order: torch.Generator, skip: int = 0) -> Iterator[Batch]:
+    def batches(
+        self, size: int, order: torch.Generator, skip: int = 0, augment: Callable[[Tensor], Tensor] | None = None
+    ) -> Iterator[Batch]:
         """Every training sample once, shuffled by `order`: over all parts, or part by part and the batches then.
 
-        The first `skip` batches are left out, for a lesson that is resumed.
+        The first `skip` batches are left out, for a lesson that is resumed. `augment` changes pixels in [0, 1].
         """
         if self.mixed:
             rows = torch.randperm(len(self), generator=order)
@@ -169,25 +172,33 @@ class Lesson:
                 first += len(rows)
             pieces = [pieces[i] for i in torch.randperm(len(pieces), generator=order)]
         for rows in pieces[skip:]:
-            yield self._gather(rows)
+            yield self._gather(rows, augment)
 
     def sample(self, size: int) -> Batch:
         """Some training samples, drawn without replacement by torch's global generator."""
         return self._gather(torch.randperm(len(self))[:size])
 
-    def _gather(self, rows: Tensor) -> Batch:
-        found, first = [], 0
+    def _gather(self, rows: Tensor, augment: Callable[[Tensor], Tensor] | None = None) -> Batch:
+        tasks, xs, ys, changed, first = [], [], [], [], 0
         for part in self.parts:
             own = rows[(rows >= first) & (rows < first + len(part.train))] - first
             first += len(part.train)
             if len(own):
-                found.append((part.task, *part.train.take(own.to(part.train.y.device))))
-        if len(found) == 1:
-            task, x, y = found[0]
-            return Batch(x, y, task)
-        tasks, xs, ys = zip(*found, strict=True)
-        counts = torch.tensor([len(y) for y in ys])
-        return Batch(torch.cat(xs), torch.cat(ys), torch.tensor(tasks).repeat_interleave(counts))
+                own = own.to(part.train.y.device)
+                pixels = part.train.pixels(own)
+                tasks.append(part.task)
+                xs.append(part.train.normalize(pixels))
+                ys.append(part.train.y[own])
+                if augment is not None:
+                    changed.append(part.train.normalize(augment(pixels)))
+        task = tasks[0] if len(tasks) == 1 else torch.tensor(tasks).repeat_interleave(torch.tensor([*map(len, ys)]))
+        if augment is None:
+            return Batch(_joined(xs), _joined(ys), task)
+        return Batch(_joined(changed), _joined(ys), task, _joined(xs))
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def cut(length: int, size: int) -> list[slice]:

@@ -66,6 +66,9 @@ class Tasks(Probe):
         return ProbeResult({"count": len(subject.tasks)}, {"tasks": float(len(subject.tasks))})
 
 
+def darker(pixels): return pixels / 2
+
+
 def nothing(): return 5
 
 five = 5
@@ -111,6 +114,29 @@ def test_own_things_run_by_file(folder: Path) -> None:
     assert set(record["code"]) == {"method", "network", "benchmark"}
     assert record["code"]["method"]["where"] == f"{folder / 'code/mine.py'}:Careful"
     assert perdure.run(*NAMES, **OWN, settings={"images": 60}, tasks=2)["already_done"]
+
+
+def test_own_augmentations_run_by_file_and_by_themselves(folder: Path) -> None:
+    plan = {"epochs": 1, "augment": "flip+code/mine.py:darker"}
+    record = perdure.run("finetune", "synthetic", net="mlp", tasks=1, plan=plan)
+    assert record["plan"]["augment"] == "flip+mine.py:darker"
+    assert set(record["code"]) == {"augmentation mine.py:darker"}
+    forget()
+    with pytest.raises(WrongValue, match="--code"):
+        perdure.load(record)
+    assert perdure.load(record, code=folder / "code/mine.py").spec.plan.augment == "flip+mine.py:darker"
+    forget()
+    result = perdure.compare(["finetune"], "synthetic", seeds=[1], net="mlp", tasks=1, plan=plan)
+    assert not result.failed
+    assert result.runs[0].record["path"] == record["path"]
+    assert perdure.run("finetune", "synthetic", net="mlp", tasks=1, plan={"epochs": 1, "augment": half})["plan"] == {
+        **record["plan"],
+        "augment": "half",
+    }
+
+
+def half(pixels: Any) -> Any:
+    return pixels / 2
 
 
 def test_an_edited_file_is_another_run_and_another_place_is_not(folder: Path) -> None:

@@ -9,7 +9,7 @@ from perdure.methods.gpm import GPM
 from perdure.methods.method import Method
 from perdure.seeding import chance, generator
 from perdure.train.evaluate import RunningScore, evaluate
-from perdure.train.sgd import SGD
+from perdure.train.optimizers import SGD
 from perdure.types import Stream
 
 from .steps import key

@@ -17,7 +17,7 @@ from perdure.nets.alexnet import AlexNet
 from perdure.nets.network import Network
 from perdure.ops.dual_gpm import Dual
 from perdure.seeding import chance, generator
-from perdure.train.sgd import SGD
+from perdure.train.optimizers import SGD
 from perdure.types import Lesson, Part, Stream
 
 from .turns import Work

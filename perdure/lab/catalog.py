@@ -11,10 +11,11 @@ if TYPE_CHECKING:
 
 
 def catalog(kind: str | None = None) -> dict[str, Any]:
-    """Everything that can be named, with a line about each: methods, networks, benchmarks, probes, studies.
+    """Everything that can be named, with a line about each: methods, networks, benchmarks, probes,
+    augmentations, studies.
 
     >>> sorted(catalog())
-    ['benchmarks', 'methods', 'networks', 'probes', 'studies']
+    ['augmentations', 'benchmarks', 'methods', 'networks', 'probes', 'studies']
     >>> catalog("networks")["mlp"]
     'linear layers and ReLU'
     """

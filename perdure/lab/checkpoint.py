@@ -26,12 +26,14 @@ from perdure.methods.method import Method
 from perdure.train.callbacks import Callback, StepContext
 from perdure.train.evaluate import RunningScore, Score
 from perdure.train.plan import Plan
+from perdure.train.schedules import set_state
 from perdure.train.state import Epoch, FitState, Learned
 
 SCHEMA = 1
 KEY = "perdure"  # of the header's only entry: a checksum and JSON
 METHOD = ""  # the method's own tensors bear their names in its state_dict; the others have their group before it
-TENSORS = ("best_weights", "momentum", "generators")  # of a FitState
+TENSORS = ("best_weights", "generators")  # of a FitState
+OPTIMIZER = ("momentum", "squares", "steps")  # what one may remember
 KEPT = 2  # checkpoints: should the latest be damaged, there is the one before
 
 
@@ -54,7 +56,9 @@ class Checkpoint:
         method.to(device)
         if (fit := self.fit_state) is not None:
             fit.best_weights = {name: tensor.to(device) for name, tensor in fit.best_weights.items()}
-            fit.momentum = {name: tensor.to(device) for name, tensor in fit.momentum.items()}
+            for kind, found in fit.optimizer.items():
+                if kind != "steps":  # counts stay where reading them waits for no queue
+                    fit.optimizer[kind] = {name: tensor.to(device) for name, tensor in found.items()}
 
 
 def save(path: Path, digest: str, method: Method, learned: Learned, fit_state: FitState | None = None) -> None:
@@ -71,7 +75,7 @@ def save(path: Path, digest: str, method: Method, learned: Learned, fit_state: F
         "threads": torch.get_num_threads(),
     }
     if fit_state is not None:
-        groups |= {name: getattr(fit_state, name) for name in TENSORS}
+        groups |= {name: getattr(fit_state, name) for name in TENSORS} | fit_state.optimizer
         facts["fit_state"] = {
             **{name: getattr(fit_state, name) for name in ("lesson", "epoch", "batches", "seconds")},
             "running": fit_state.running.plain(),
@@ -114,7 +118,7 @@ def load(path: Path, plan: Plan, digest: str | None = None) -> Checkpoint:
 
 
 def _checkpoint(found: dict[str, Tensor], facts: dict[str, Any], plan: Plan) -> Checkpoint:
-    groups: dict[str, dict[str, Tensor]] = {METHOD: {}, **{name: {} for name in TENSORS}}
+    groups: dict[str, dict[str, Tensor]] = {METHOD: {}, **{name: {} for name in (*TENSORS, *OPTIMIZER)}}
     for key, tensor in found.items():
         group, _, name = key.partition("/")
         group, name = (group, name) if group in groups else (METHOD, key)
@@ -124,10 +128,11 @@ def _checkpoint(found: dict[str, Tensor], facts: dict[str, Any], plan: Plan) -> 
     fit_state = None
     if (at := facts["fit_state"]) is not None:
         schedule = plan.schedule_for_lesson()
-        for name, value in at["schedule"].items():
-            setattr(schedule, name, value)
+        set_state(schedule, at["schedule"])
+        optimizer = {kind: groups.pop(kind) for kind in OPTIMIZER}
         history, running = [_epoch(epoch) for epoch in at["history"]], RunningScore(**at["running"])
-        fit_state = FitState(**{**at, **groups, "schedule": schedule, "history": history, "running": running})
+        made = {"schedule": schedule, "optimizer": optimizer, "history": history, "running": running}
+        fit_state = FitState(**{**at, **groups, **made})
     return Checkpoint(state, facts["remembered"], learned, fit_state, facts["threads"])
 
 

@@ -155,7 +155,7 @@ def _time_lesson(method: Method, lesson: Lesson, spec: RunSpec, device: torch.de
         for part in lesson.parts
     )
     started = time.perf_counter()
-    fit(method, replace(lesson, parts=parts), replace(spec.plan, epochs=1), spec.seed, timer)
+    fit(method, replace(lesson, parts=parts), spec.plan.lasting(1), spec.seed, timer)
     total = time.perf_counter() - started
     # The first step is left out where there are others: it warms up what the later ones find warm.
     taken = timer.steps[-1] - timer.steps[0] if len(timer.steps) > 1 else timer.steps[0] - started

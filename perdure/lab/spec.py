@@ -25,6 +25,9 @@ PLAN_ALIASES = {
     "bs": "batch",
     "batch_size": "batch",
     "epoch": "epochs",
+    "optim": "optimizer",
+    "opt": "optimizer",
+    "wd": "weight_decay",
     "sched": "schedule",
     "scheduler": "schedule",
 }
@@ -82,7 +85,7 @@ class RunSpec:
 
     def plain(self) -> dict[str, Any]:
         """As data; what a run does without is left out, so that older runs keep their names."""
-        content = {**asdict(self), "format": FORMAT}
+        content = {**asdict(self), "plan": self.plan.plain(), "format": FORMAT}
         return {name: value for name, value in content.items() if value or name not in ("outliers", "code")}
 
     @classmethod
@@ -90,9 +93,9 @@ class RunSpec:
         """Back from `plain`, whose tuples JSON makes lists of."""
         if content["format"] != FORMAT:
             raise WrongValue(f"format {content['format']}, but this perdure has {FORMAT}; run it again")
-        values = {name: tuple(value) if isinstance(value, list) else value for name, value in content["values"].items()}
         given = {own.name: content[own.name] for own in fields(cls) if own.name in content}
-        return cls(**{**given, "values": values, "plan": Plan(**content["plan"])})
+        values, plan = _tuples(content["values"]), Plan(**_tuples(content["plan"]))
+        return cls(**{**given, "values": values, "plan": plan})
 
     def digest(self, data: str = "") -> str:
         """Sixteen letters that change with whatever changes numbers; `data` is the stream's fingerprint.
@@ -124,16 +127,26 @@ class RunSpec:
 
     def restore_code(self) -> None:
         """Make the user's own things known that it names, if their files may be run and are the same."""
-        for kind, code in self.code.items():
-            OWN_KINDS[kind].restore(getattr(self, kind), code)
+        for what, code in self.code.items():
+            kind, _, name = what.partition(" ")
+            OWN_KINDS[kind].restore(name or getattr(self, kind), code)
 
 
-OWN_KINDS = {"method": registry.methods, "network": registry.networks, "benchmark": registry.benchmarks}
+OWN_KINDS = {
+    "method": registry.methods,
+    "network": registry.networks,
+    "benchmark": registry.benchmarks,
+    "augmentation": registry.augmentations,  # there may be several, so each has its name in `code`
+}
 
 
 def as_folder(name: str) -> str:
     """A name as a folder can bear it: of `my.py:Careful` the last part."""
     return name.rpartition(":")[2]
+
+
+def _tuples(content: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in content.items()}
 
 
 def spec(
@@ -168,7 +181,6 @@ def spec(
     proposed = preset(kind, method)
     chosen = proposed.network[0] if network is None else registry.networks.name(network)
     registry.networks.find(chosen)
-    named = {"method": method, "network": chosen, "benchmark": benchmark}
     own = values_of(maker)
     defaults = {name: value.default for name, value in own.items()}
     chosen_values = {meant(name, own): value for name, value in (values or {}).items()}
@@ -178,6 +190,9 @@ def spec(
     if required := [name for name, value in own.items() if value.default is Parameter.empty and name not in given]:
         raise WrongValue(f"method {method}: {required[0]} has no default; set it, or give it one")
     planned = {**{name: pair[0] for name, pair in proposed.plan.items()}, **plan_options(plan or {})}
+    made = Plan(**_augmented(planned))
+    named = {"method": method, "network": chosen, "benchmark": benchmark}
+    named |= {f"augmentation {name}": name for name in made.augmentations()}
     return RunSpec(
         method=method,
         benchmark=benchmark,
@@ -185,12 +200,21 @@ def spec(
         seed=seed,
         tasks=tasks,
         values={**defaults, **checked(f"method {method}", maker, given)},
-        plan=Plan(**planned),
+        plan=made,
         settings=_settings(kind, opener, settings or {}),
         judged_on=judged_on,
         outliers="+".join(map(str, outlier_specs(outliers))),
-        code={kind: code for kind, name in named.items() if (code := OWN_KINDS[kind].own(name)) is not None},
+        code={what: code for what, name in named.items() if (code := OWN_KINDS[what.split()[0]].own(name)) is not None},
     )
+
+
+def _augmented(plan: dict[str, Any]) -> dict[str, Any]:
+    """With the short names of augmentations that are functions or in files of the user's own."""
+    given = plan.get("augment")
+    if given is None or given == "none":
+        return plan
+    parts = [part.strip() for part in given.split("+")] if isinstance(given, str) else [given]
+    return {**plan, "augment": "+".join(registry.augmentations.name(part) for part in parts)}
 
 
 def plan_options(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -207,8 +231,6 @@ def plan_options(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def plan_option(name: str) -> str:
     known = values_of(Plan)
-    if name in ("wd", "weight_decay"):
-        raise WrongValue(f"plan option {name!r}: plans have no weight decay; leave it out")
     found = meant(PLAN_ALIASES.get(name, name), known)
     if found not in known:
         raise UnknownName("plan option", name, [*known, *PLAN_ALIASES])

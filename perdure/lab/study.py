@@ -257,8 +257,8 @@ def _check_files(wanted: Sequence[RunSpec]) -> None:
         for kind, code in one.code.items():
             if not code["where"]:
                 raise WrongValue(
-                    f"{getattr(one, kind)} was typed into a prompt, and runs of a study are other processes: put it "
-                    "into a file, as my.py, and name it as my.py:NAME"
+                    f"{getattr(one, kind, kind)} was typed into a prompt, and runs of a study are other processes: "
+                    "put it into a file, as my.py, and name it as my.py:NAME"
                 )
 
 

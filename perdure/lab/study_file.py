@@ -208,7 +208,7 @@ def specs(study: Study, scale: float = 1.0) -> list[RunSpec]:
             cells = list(_cells(grid, study.folder))
         for seed, cell in product(grid.seeds, cells):
             epochs = max(1, round(cell.plan.epochs * scale))
-            run = replace(cell, seed=seed, plan=replace(cell.plan, epochs=epochs))
+            run = replace(cell, seed=seed, plan=cell.plan.lasting(epochs))
             key = json.dumps(run.plain(), sort_keys=True)
             if key in found:
                 raise WrongValue(f"{place}: {run.method} on {run.benchmark} with seed {run.seed} is in it twice")

@@ -1,7 +1,8 @@
 """Replay buffers: images of past tasks.
 
 Images are held as the batches bring them: normalized, in the floating-point type of training, so that a replayed image
-is the same to the bit. As uint8 pixels they would take a quarter of the bytes.
+is the same to the bit. As uint8 pixels they would take a quarter of the bytes. Where batches are augmented, originals
+are held: one random crop of an image would else stand for it for good, in replay and in bases.
 """
 
 from collections.abc import Callable
@@ -63,7 +64,8 @@ class ReplayBuffer(TensorBank):
         return found
 
     def _append(self, batch: Batch) -> None:
-        new = {"x": batch.x, "y": batch.y, "task": _tasks(batch).to(batch.y.device)}
+        images = batch.x if batch.original is None else batch.original
+        new = {"x": images, "y": batch.y, "task": _tasks(batch).to(batch.y.device)}
         for name, values in new.items():
             self[name] = torch.cat([self[name], values]) if name in self else values.clone()
 

@@ -112,8 +112,8 @@ class API(GPM):
     def projected_grad(self, loss: Tensor, weights: Weights) -> Gradient:
         return self.project_grown(super().projected_grad(loss, weights))
 
-    def project(self, gradient: Gradient) -> Gradient:
-        return self.project_grown(super().project(gradient))
+    def project(self, update: Gradient) -> Gradient:
+        return self.project_grown(super().project(update))
 
     def projections(self) -> dict[str, Projection]:
         """As GPM, but for grown layers, whose columns are projected together."""

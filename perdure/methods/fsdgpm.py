@@ -117,9 +117,9 @@ class FSDGPM(GPM):
             self.importance[layer] = torch.sigmoid(self.sharpness * values)
         self.attached = self.attached and self.variant == "intended"
 
-    def project(self, gradient: Gradient) -> Gradient:
+    def project(self, update: Gradient) -> Gradient:
         """Away from the remembered directions, from each as much as it is important."""
-        moving = gradient if self.learn_norms else self.without_norms(gradient)
+        moving = update if self.learn_norms else self.without_norms(update)
         inside = self.inside(moving, dict(self.importance.items()))
         return {**moving, **{name: moving[name] - part for name, part in inside.items()}}
 

@@ -49,8 +49,8 @@ class GPM(Method):
         """From the second task on, weights move only where no old task looks (Eq. 15)."""
         return self.without_norms(projected_grad(loss, weights, self.projections()))
 
-    def project(self, gradient: Gradient) -> Gradient:
-        return self.without_norms(project(gradient, self.projections()))
+    def project(self, update: Gradient) -> Gradient:
+        return self.without_norms(project(update, self.projections()))
 
     def projections(self) -> dict[str, Projection]:
         """Name of a weight → how its gradient is projected."""

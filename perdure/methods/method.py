@@ -51,13 +51,18 @@ class Method(nn.Module):
         """Before the first batch of a lesson; the heads are there."""
 
     def begin_epoch(self, epoch: int, epochs: int, lr_scale: float) -> None:
-        """Before each epoch, counted from 0, of at most so many; the learning rate is `lr_scale` times its first."""
+        """Before each epoch, counted from 0, of at most so many; the learning rate is `lr_scale` times the plan's."""
 
     def trainable(self) -> dict[str, nn.Parameter]:
         return dict(self.net.named_parameters())
 
     def gradient(self, batch: Batch) -> Gradient:
         return grad(self.loss(batch), self.trainable())
+
+    def project(self, update: Gradient) -> Gradient:
+        """An optimizer's update, as far as it is allowed; a missing name again means: do not move this one. Asked for
+        where the optimizer turns gradients to where the method's own never point, as AdamW and weight decay do."""
+        return update
 
     def end(self, lesson: Lesson) -> None:
         """After the last batch, with the weights that are kept."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from perdure.memory.bank import TensorBank
 from perdure.methods.method import Method
 from perdure.nets.network import Network
-from perdure.ops.gradients import Projection, clip, projected_grad
+from perdure.ops.gradients import Projection, clip, project, projected_grad
 from perdure.ops.rls import update
 from perdure.ops.subspace import Layer, columns, layer_inputs
 from perdure.schema import Count, Positive
@@ -59,6 +59,9 @@ class OWM(Method):
         self.seen += len(batch)
         gradient = projected_grad(loss, self.trainable(), self.projections())
         return clip(self.without_norms(gradient), self.clip)
+
+    def project(self, update: Gradient) -> Gradient:
+        return project(update, self.projections())
 
     def loss_and_inputs(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss and the inputs of every layer, from one forward."""

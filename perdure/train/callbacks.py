@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from perdure.methods.method import Method
 from perdure.seeding import generator_states
+from perdure.train.optimizers import Optimizer
 from perdure.train.plan import Plan
-from perdure.train.sgd import SGD
 from perdure.train.state import Epoch, FitState, Learned
 from perdure.types import Lesson
 
@@ -63,9 +63,9 @@ class StepContext:
 
     method: Method
     at: FitState
-    sgd: SGD
+    optimizer: Optimizer
 
     def state(self) -> FitState:
-        self.at.momentum = self.sgd.velocity
+        self.at.optimizer = self.optimizer.state
         self.at.generators = generator_states()
         return self.at

@@ -8,10 +8,11 @@ import torch
 from perdure.errors import Diverged
 from perdure.methods.method import Method
 from perdure.seeding import chance, generator, set_generator_states
+from perdure.train.augment import resolve
 from perdure.train.callbacks import Callback, StepContext
 from perdure.train.evaluate import RunningScore, evaluate_together
+from perdure.train.optimizers import optimizer_for
 from perdure.train.plan import Plan
-from perdure.train.sgd import SGD
 from perdure.train.state import Epoch, FitState
 from perdure.types import Gradient, Lesson
 
@@ -39,7 +40,7 @@ def fit(
     method.net.in_bf16 = plan.precision == "bf16"
     weights = method.trainable()
     state = state or FitState(lesson.index, plan.schedule_for_lesson(), _copy(weights) if plan.keep == "best" else {})
-    sgd = SGD(weights, plan.momentum, state.momentum)
+    optimizer, augment = optimizer_for(plan, weights, state.optimizer), resolve(plan)
     while state.epoch < plan.epochs and not state.schedule.stopped:
         started = time.perf_counter() - state.seconds
         rate = state.schedule.rate
@@ -49,13 +50,14 @@ def fit(
         with chance(seed, "train", lesson.index, state.epoch):
             if state.batches:
                 set_generator_states(state.generators)
-            for batch in lesson.batches(plan.batch, generator(seed, "order", lesson.index, state.epoch), state.batches):
+            order = generator(seed, "order", lesson.index, state.epoch)
+            for batch in lesson.batches(plan.batch, order, state.batches, augment):
                 method.train_rows, method.train_logits = len(batch), None
-                sgd.step(method.gradient(batch), rate)
+                optimizer.step(method.gradient(batch), rate, method.project)
                 if method.train_logits is not None:
                     state.running.add(method.train_logits, batch.y)
                 state.batches, state.seconds = state.batches + 1, time.perf_counter() - started
-                callback.on_step(StepContext(method, state, sgd))
+                callback.on_step(StepContext(method, state, optimizer))
         train = state.running.score()
         if plan.train_scores:
             train = evaluate_together(method, ((p.task, p.train) for p in lesson.parts))
@@ -63,7 +65,7 @@ def fit(
         if not math.isfinite(valid.loss):
             raise Diverged(
                 f"the loss is no longer a number after epoch {state.epoch + 1} of task {lesson.index + 1}; "
-                f"lower the learning rate, e.g. --plan rate={plan.rate / 5:g}{method.remedy()}"
+                f"lower the learning rate, e.g. --plan rate={plan.lower_rate():g}{method.remedy()}"
             )
         if (best := state.schedule.see(valid.loss)) and plan.keep == "best":
             state.best_weights = _copy(weights)
@@ -71,7 +73,7 @@ def fit(
         state.history.append(epoch)
         state.epoch, state.batches, state.seconds, state.running = state.epoch + 1, 0, 0.0, RunningScore()
         callback.on_epoch_end(epoch)
-        callback.on_step(StepContext(method, state, sgd))
+        callback.on_step(StepContext(method, state, optimizer))
     if plan.keep == "best":
         with torch.no_grad():
             torch._foreach_copy_(list(weights.values()), [state.best_weights[name] for name in weights])

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from perdure.ops.metrics import average_accuracy, backward_transfer, learning_accuracy
 from perdure.train.evaluate import RunningScore, Score
-from perdure.train.plateau import Schedule
+from perdure.train.schedules import Schedule
 from perdure.types import Gradient, Task
 
 
@@ -36,7 +36,7 @@ class FitState:
     batches: int = 0  # done in this epoch
     seconds: float = 0.0  # spent in this epoch
     history: list[Epoch] = field(default_factory=list)
-    momentum: Gradient = field(default_factory=dict)
+    optimizer: dict[str, Gradient] = field(default_factory=dict)  # what it remembers, by kind
     generators: dict[str, Tensor] = field(default_factory=dict)  # states of torch's
     running: RunningScore = field(default_factory=RunningScore)  # of this epoch
 

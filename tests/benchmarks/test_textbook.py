@@ -20,7 +20,7 @@ from perdure.methods.rcl import RCL
 from perdure.nets.alexnet import AlexNet
 from perdure.nets.network import Network
 from perdure.ops.mixup import Mixing
-from perdure.train.sgd import SGD
+from perdure.train.optimizers import SGD
 from perdure.types import Batch
 
 PATH = Path(__file__).parents[2] / "benchmarks" / "textbook.py"

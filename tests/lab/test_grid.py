@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from perdure.errors import UsageError
+from perdure.lab.spec import RunSpec
 from perdure.lab.study_file import read, shipped, specs
 
 GRID = """
@@ -70,6 +71,16 @@ def test_scale_multiplies_epochs_and_leaves_one(file: Path) -> None:
             specs(study, wrong)
 
 
+def test_warmup_and_milestones_are_scaled_with_the_epochs(file: Path) -> None:
+    plan = 'epochs = 20, warmup = 2, schedule = "steps", milestones = "10,16", opt = "adamw", wd = 0.01'
+    file.write_text(f'methods = ["gpm"]\nbenchmarks = ["synthetic"]\nseeds = [1]\nplan = {{ {plan} }}')
+    for scale, expected in {1: (20, 2, (10, 16)), 0.5: (10, 1, (5, 8)), 0.05: (1, 0, ())}.items():
+        (run,) = specs(read(file), scale)
+        assert (run.plan.epochs, run.plan.warmup, run.plan.milestones) == expected
+        assert (run.plan.optimizer, run.plan.weight_decay) == ("adamw", 0.01)
+        assert RunSpec.from_plain(json.loads(json.dumps(run.plain()))) == run
+
+
 def test_blocks_are_joined_and_share_what_stands_above(file: Path) -> None:
     file.write_text("""
         seeds = [1]
@@ -111,7 +122,7 @@ BASE = 'methods = ["rcl"]\nbenchmarks = ["synthetic"]\nseeds = [1]\n'
         (BASE + "[plan]\nepochs = 1.5", "epochs takes a whole number"),
         (BASE + "[plan]\nepcohs = 1", "unknown plan option 'epcohs'; did you mean epochs"),
         (BASE + "[plan]\nlr = 1\nrate = 2", "one option under two names"),
-        (BASE + "[plan]\nwd = 1e-4", "plans have no weight decay; leave it out"),
+        (BASE + "[plan]\nwd = -1e-4", "weight_decay takes a number"),
         (BASE + "[plan]\nepochs = [1, 2]", "plan takes a table of name = value"),
         (BASE + "[values.gpm]\nsamples = 3", "unknown method in [values.gpm] of MINE: 'gpm'"),
         (BASE + "[values.rcl]\nradios = 3", "did you mean radius"),

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
 
 from perdure import fast, registry
 from perdure.lab.checkpoint import load, read_epochs
@@ -91,6 +92,49 @@ def test_interrupted_at_random_moments(method, tmp_path):
             assert kills < 50
         assert same(outcome(record, asked.plan), whole)
         assert not (Path(record["path"]) / "checkpoint").exists()
+
+
+ADAMW = {
+    "epochs": 3,
+    "optimizer": "adamw",
+    "rate": 0.002,
+    "weight_decay": 0.1,
+    "schedule": "cosine",
+    "warmup": 1,
+    "augment": "flip+crop",
+}
+OTHERS = {
+    "adamw": ADAMW,
+    "plateau": {**ADAMW, "schedule": "plateau", "patience": 1},
+    "steps": {**ADAMW, "schedule": "steps", "milestones": "2"},
+    "sgd": {**PLAN, "nesterov": True, "weight_decay": 0.01, "schedule": "constant", "augment": "crop"},
+}
+
+
+@pytest.mark.parametrize(("method", "plan"), [("gpm", "adamw"), ("er", "adamw"), *(("gpm", name) for name in OTHERS)])
+def test_every_optimizer_schedule_and_augmentation_resumes(method, plan, tmp_path):
+    asked = spec(method, "synthetic", tasks=2, plan=OTHERS[plan])
+    whole = outcome(run_spec(asked, out=tmp_path / "whole"), asked.plan)
+    for moment in (2, 6, 5, 9):  # within epochs and between, in both tasks
+        with pytest.raises(PulledPlug):
+            run_spec(asked, out=tmp_path / "broken", callback=Plug(moment), every=0)
+    assert same(outcome(run_spec(asked, out=tmp_path / "broken"), asked.plan), whole)
+
+
+@pytest.mark.parametrize(("plan", "kinds"), [(PLAN, {"momentum"}), (ADAMW, {"momentum", "squares", "steps"})])
+def test_what_an_optimizer_remembers_is_kept_by_kind(plan, kinds, tmp_path):
+    """Momentum where it always was, so that older checkpoints are read."""
+    asked = spec("finetune", "synthetic", tasks=2, plan=plan)
+    with pytest.raises(PulledPlug):
+        run_spec(asked, out=tmp_path, callback=Plug(3), every=0)
+    file = max(tmp_path.rglob("*.safetensors"))
+    with safe_open(file, framework="pt") as held:
+        assert {name.partition("/")[0] for name in held.keys()} >= kinds  # noqa: SIM118
+        groups = {name.partition("/")[0] for name in held.keys() if "/" in name}  # noqa: SIM118
+    assert groups - {"best_weights", "generators"} == kinds
+    state = load(file, asked.plan).fit_state
+    assert {kind for kind, found in state.optimizer.items() if found} == kinds
+    assert {int(count) for count in state.optimizer["steps"].values()} <= {2, 3}
 
 
 @pytest.fixture(scope="module")

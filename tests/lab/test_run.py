@@ -3,6 +3,7 @@
 import json
 import shutil
 import stat
+import tomllib
 from hashlib import blake2b
 from pathlib import Path
 
@@ -73,6 +74,14 @@ def test_the_hash_covers_what_changes_numbers() -> None:
         spec("rcl", "six", network="resnet18"),
         spec("rcl", "six", values={"mix_weight": "0.2"}),
         spec("rcl", "six", plan={"rate": "0.01"}),
+        spec("rcl", "six", plan={"optimizer": "adamw"}),
+        spec("rcl", "six", plan={"weight_decay": "0.01"}),
+        spec("rcl", "six", plan={"warmup": "2"}),
+        spec("rcl", "six", plan={"augment": "flip"}),
+        spec("rcl", "six", plan={"momentum": 0.9}),
+        spec("rcl", "six", plan={"momentum": 0.9, "nesterov": True}),
+        spec("rcl", "six", plan={"schedule": "steps"}),
+        spec("rcl", "six", plan={"schedule": "steps", "milestones": "3,5"}),
         spec("dfgp", "six"),
         spec("rcl", "synthetic"),
     ]
@@ -118,6 +127,26 @@ def test_plan_options_go_by_habitual_names() -> None:
     plain = spec("rcl", "six", plan={"rate": 0.2, "batch": 8, "epochs": 3, "schedule": "linear"})
     assert plain == spec("rcl", "six", plan={"lr": "0.2", "bs": 8, "epoch": 3, "sched": "linear"})
     assert plain == spec("rcl", "six", plan={"learning_rate": 0.2, "batch_size": 8, "epochs": 3, "schedule": "linear"})
+    decayed = spec("rcl", "six", plan={"optimizer": "adamw", "weight_decay": 0.1})
+    assert decayed == spec("rcl", "six", plan={"opt": "adamw", "wd": "0.1"})
+    assert decayed == spec("rcl", "six", plan={"optim": "adamw", "wd": 0.1})
+
+
+def test_a_plan_with_newer_options_comes_back_from_its_files(tmp_path: Path) -> None:
+    plan = {"epochs": 3, "opt": "adamw", "lr": 1e-3, "wd": 0.01, "schedule": "steps", "milestones": [2], "warmup": 1}
+    asked = spec("finetune", "synthetic", network="mlp", tasks=1, plan={**plan, "augment": "flip+crop"})
+    path = Path(run_spec(asked, out=tmp_path)["path"])
+    record, written = read_record(path), tomllib.loads((path / "spec.toml").read_text("utf-8"))
+    assert record is not None
+    assert RunSpec.from_plain(record).plan == asked.plan == Plan(**{**written["plan"], "milestones": (2,)})
+    rates = [epoch.rate for epoch in read_epochs(path / "epochs.jsonl")]
+    assert rates == pytest.approx([0.0005, 0.001, 0.0005])
+    assert run_spec(asked, out=tmp_path)["already_done"]
+
+
+def test_a_function_is_no_plan_of_a_run_that_is_kept(tmp_path: Path) -> None:
+    with pytest.raises(WrongValue, match="a function has no name"):
+        perdure.run("finetune", "synthetic", tasks=1, plan={"augment": torch.flip}, out=tmp_path)
 
 
 @pytest.mark.parametrize("benchmark", list(presets()))
@@ -163,7 +192,14 @@ def test_wrong_wishes_are_one_clear_line() -> None:
         ({"plan": {"epochs": "0"}}, WrongValue, "a whole number ≥ 1"),
         ({"plan": {"epochz": "3"}}, UnknownName, "unknown plan option .epochz.; did you mean epoch or epochs"),
         ({"plan": {"lrr": "0.1"}}, UnknownName, "unknown plan option .lrr.; did you mean lr"),
-        ({"plan": {"wd": "1e-4"}}, WrongValue, "plans have no weight decay; leave it out"),
+        ({"plan": {"wd": "-1e-4"}}, WrongValue, "weight_decay takes a number ≥ 0"),
+        ({"plan": {"wd": "0.1", "weight_decay": "0.1"}}, WrongValue, "one option under two names"),
+        ({"plan": {"opt": "adam"}}, WrongValue, "optimizer takes sgd or adamw"),
+        ({"plan": {"schedule": "step"}}, WrongValue, "plateau or linear or cosine or steps or constant"),
+        ({"plan": {"milestones": "half"}}, WrongValue, "milestones takes numbers with commas between"),
+        ({"plan": {"warmup": -1}}, WrongValue, "warmup takes a whole number ≥ 0"),
+        ({"plan": {"augment": "flop"}}, UnknownName, "unknown augmentation 'flop'; did you mean flip"),
+        ({"plan": {"augment": "flip,crop"}}, WrongValue, r"augment takes none, flip, crop, or several with \+ between"),
         ({"plan": {"lr": 1, "rate": 2}}, WrongValue, "one option under two names"),
         ({"plan": {"keep": "first"}}, WrongValue, "best or last"),
     ):

@@ -19,7 +19,7 @@ from perdure.train.evaluate import RunningScore, evaluate
 from perdure.train.fit import fit
 from perdure.train.learn import learn
 from perdure.train.plan import Plan
-from perdure.train.plateau import Linear, Plateau
+from perdure.train.schedules import Linear, Plateau
 from perdure.types import Gradient, Lesson, Part, Split, Stream, Task, cut
 
 QUICK = Plan(rate=0.02, epochs=2, batch=16, schedule="linear", keep="last")
@@ -132,6 +132,8 @@ def test_evaluation_repeats_and_does_not_depend_on_the_order_of_files(
 def test_divergence_is_named_and_says_what_to_do(stream: Stream) -> None:
     with pytest.raises(Diverged, match=r"no longer a number after epoch 1 .* --plan rate="):
         learn(FineTune(Network(MLP((3, 32, 32)))), stream, Plan(rate=1e30, epochs=3, batch=16))
+    with pytest.raises(Diverged, match=r"--plan rate=0.01$"):  # a rate that can work
+        learn(FineTune(Network(MLP((3, 32, 32)))), stream, Plan(rate=1e9, epochs=3, batch=16, momentum=0.9))
 
 
 # ── bad and unusual data: decided, each tested ──────────────────────────────────────────────────────────────

@@ -1,0 +1,140 @@
+"""Plans: what they refuse, what they leave unsaid, and their schedules."""
+
+import math
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+import torch
+
+from perdure.errors import UnknownName, WrongValue
+from perdure.schema import checked, values_of
+from perdure.train.plan import ADDED, Plan
+from perdure.train.schedules import Plateau, Schedule, set_state
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"nesterov": True}, "nesterov=true needs momentum"),
+        ({"optimizer": "adamw", "momentum": 0.9}, "with optimizer=adamw, set momentum=0"),
+        ({"optimizer": "adamw", "nesterov": True}, "momentum and nesterov are of sgd"),
+        ({"milestones": (3,)}, "milestones are of schedule=steps, not plateau"),
+        ({"schedule": "steps", "epochs": 10, "milestones": (5, 10)}, "before the end .10."),
+        ({"schedule": "steps", "epochs": 10, "milestones": (2, 5), "warmup": 2}, "after the warmup .2."),
+        ({"epochs": 3, "warmup": 3}, "warmup=3 leaves nothing of 3 epochs"),
+        ({"augment": "flip+corp"}, "unknown augmentation 'corp'; did you mean crop"),
+    ],
+)
+def test_what_means_nothing_together_is_refused_in_one_line(given: dict[str, Any], message: str) -> None:
+    with pytest.raises((WrongValue, UnknownName), match=message) as caught:
+        Plan(**given)
+    assert "\n" not in str(caught.value)
+
+
+def test_every_option_says_what_it_means() -> None:
+    assert all(value.about and value.allowed for value in values_of(Plan).values())
+
+
+def test_text_is_read() -> None:
+    given = {"milestones": "5,8", "nesterov": "true", "warmup": "1", "augment": "none", "weight_decay": "1e-4"}
+    read = checked("the plan", Plan, given)
+    assert read == {"milestones": (5, 8), "nesterov": True, "warmup": 1, "augment": "none", "weight_decay": 1e-4}
+    assert checked("the plan", Plan, {"milestones": "5"}) == {"milestones": (5,)}
+
+
+def test_what_came_later_is_left_out_at_its_default() -> None:
+    """Or all earlier runs would have other names."""
+    assert set(Plan().plain()) == set(asdict(Plan())) - set(ADDED)
+    changed = Plan(optimizer="adamw", weight_decay=0.1, schedule="steps", milestones=(3,), warmup=1, augment="flip")
+    assert set(changed.plain()) == set(asdict(changed)) - {"nesterov"}
+    assert Plan(**changed.plain()) == changed
+
+
+def test_a_function_has_no_name_to_file_a_run_under() -> None:
+    with pytest.raises(WrongValue, match="a function has no name"):
+        Plan(augment=torch.flip).plain()
+
+
+def rates(plan: Plan, losses: list[float] | None = None) -> list[float]:
+    schedule, found = plan.schedule_for_lesson(), []
+    for loss in losses or [1.0 / (1 + epoch) for epoch in range(plan.epochs)]:
+        found.append(schedule.rate)
+        schedule.see(loss)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"schedule": "constant"}, [1, 1, 1, 1]),
+        ({"schedule": "linear"}, [1, 0.75, 0.5, 0.25]),
+        ({"schedule": "cosine"}, [1, (1 + math.sqrt(0.5)) / 2, 0.5, (1 - math.sqrt(0.5)) / 2]),
+        ({"schedule": "steps"}, [1, 1, 0.5, 0.25]),  # at half and at three quarters
+        ({"schedule": "steps", "factor": 10, "milestones": (1,)}, [1, 0.1, 0.1, 0.1]),
+        ({"schedule": "constant", "warmup": 1}, [0.5, 1, 1, 1]),
+        ({"schedule": "constant", "warmup": 3}, [0.25, 0.5, 0.75, 1]),
+        ({"schedule": "linear", "warmup": 2}, [1 / 3, 2 / 3, 1, 0.5]),
+        ({"schedule": "cosine", "warmup": 2}, [1 / 3, 2 / 3, 1, 0.5]),
+        ({"schedule": "steps", "warmup": 1, "milestones": (2, 3)}, [0.5, 1, 0.5, 0.25]),  # counted from the start
+        ({"schedule": "plateau", "warmup": 2}, [1 / 3, 2 / 3, 1, 1]),
+    ],
+    ids=str,
+)
+def test_rates_of_four_epochs(given: dict[str, Any], expected: list[float]) -> None:
+    assert rates(Plan(rate=1.0, epochs=4, **given)) == pytest.approx(expected)
+
+
+def test_one_epoch_is_learned_at_the_full_rate_whatever_the_schedule() -> None:
+    for schedule in ("plateau", "linear", "cosine", "steps", "constant"):
+        assert rates(Plan(rate=0.3, epochs=1, schedule=schedule)) == [0.3]
+
+
+def test_a_plateau_waits_for_the_warmup_but_the_best_epoch_may_lie_in_it() -> None:
+    plan = Plan(rate=1.0, epochs=9, patience=2, warmup=3)
+    schedule = plan.schedule_for_lesson()
+    assert [schedule.see(loss) for loss in (0.5, 1.0, 1.0)] == [True, False, False]
+    assert schedule.rate == 1.0
+    assert [schedule.see(loss) for loss in (0.6, 0.4, 0.5)] == [False, True, False]
+    assert schedule.rate == 1.0
+    assert not schedule.see(0.5)
+    assert (schedule.rate, schedule.stopped) == (0.5, False)
+    for _ in range(40):
+        schedule.see(0.5)
+    assert schedule.stopped
+
+
+@pytest.mark.parametrize("warmup", [0, 3])
+@pytest.mark.parametrize("schedule", ["plateau", "linear", "cosine", "steps", "constant"])
+def test_a_schedule_goes_on_from_its_state(schedule: Any, warmup: int) -> None:
+    plan = Plan(rate=1.0, epochs=8, schedule=schedule, patience=2, warmup=warmup)
+    losses = [1.0, 0.9, 1.1, 1.2, 1.3, 0.8, 1.0, 1.0]
+    whole: Schedule = plan.schedule_for_lesson()
+    for done, loss in enumerate(losses):
+        again = plan.schedule_for_lesson()
+        set_state(again, asdict(whole))  # type: ignore[call-overload]
+        assert (again.rate, again.stopped) == (whole.rate, whole.stopped), done
+        assert again.see(loss) == whole.see(loss)
+        assert asdict(again) == asdict(whole)  # type: ignore[call-overload]
+
+
+def test_a_state_of_before_there_was_a_warmup_is_read() -> None:
+    state = {"rate": 0.1, "factor": 2, "patience": 6, "floor": 1e-5, "best": 0.7, "waited": 3, "stopped": False}
+    schedule = Plan().schedule_for_lesson()
+    set_state(schedule, state)
+    assert schedule == Plateau(0.1, 2, 6, 1e-5, 0.7, 3)
+
+
+def test_over_other_epochs_warmup_and_milestones_keep_their_shares() -> None:
+    plan = Plan(epochs=20, warmup=4, schedule="steps", milestones=(10, 16))
+    assert plan.lasting(10) == Plan(epochs=10, warmup=2, schedule="steps", milestones=(5, 8))
+    assert plan.lasting(40) == Plan(epochs=40, warmup=8, schedule="steps", milestones=(20, 32))
+    assert plan.lasting(2) == Plan(epochs=2, schedule="steps", milestones=(1,))
+    assert plan.lasting(1) == Plan(epochs=1, schedule="steps")
+    assert Plan(epochs=2, warmup=1).lasting(1) == Plan(epochs=1)
+
+
+def test_a_lower_rate_is_one_that_can_work() -> None:
+    assert Plan(rate=1e9).lower_rate() == 0.01
+    assert Plan(rate=0.02).lower_rate() == pytest.approx(0.004)
+    assert Plan(rate=1.0, optimizer="adamw").lower_rate() == 0.001
