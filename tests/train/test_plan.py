@@ -52,7 +52,7 @@ def test_what_came_later_is_left_out_at_its_default() -> None:
 
 
 def test_a_function_has_no_name_to_file_a_run_under() -> None:
-    with pytest.raises(WrongValue, match="a function has no name"):
+    with pytest.raises(WrongValue, match="a run is filed under names"):
         Plan(augment=torch.flip).plain()
 
 
