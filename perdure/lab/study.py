@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,10 +13,12 @@ from perdure.lab.build import count_lessons, open_clean
 from perdure.lab.estimate import RunCost, estimate_runs, parallel_seconds
 from perdure.lab.execute.job import Event, Executor, Job
 from perdure.lab.executors import make_executor, stop_on_signal
+from perdure.lab.pictures import study_tables, write_study
 from perdure.lab.spec import RunSpec
 from perdure.lab.store import read_probes, read_record, run_directory, write_json
 from perdure.lab.study_file import Study, probe_keys, read, specs
 from perdure.ops.statistics import CONFIDENCE, DDOF, Difference, Group, differences, groups, headlines
+from perdure.report.table import Table
 from perdure.types import Stream
 
 FIGURES = ("acc", "bwt", "learning_accuracy", "forgetting", "seconds")
@@ -100,6 +102,7 @@ class StudyResult:
     measured: list[str]  # names of the figures that probes found
     notes: list[str]  # on data, and on what differs between runs
     costs: list[RunCost] | None = None  # of what is to do, where nothing was done
+    files: list[Path] = field(default_factory=list)  # tables and pictures that were written
 
     @property
     def runs(self) -> list[StudyRun]:
@@ -152,7 +155,12 @@ class StudyResult:
                 for group, other, figures in self.differences
             ],
             "notes": self.notes,
+            "files": [str(file) for file in self.files],
         }
+
+    def tables(self) -> dict[str, list[Table]]:
+        """What it prints, by name: summary, measured, differences."""
+        return study_tables(self.groups, self.measured, self.differences, self.plan.scale)
 
 
 def study(
@@ -169,6 +177,7 @@ def study(
     device: str = "cpu",
     trackers: Sequence[str] = (),
     dry: bool = False,
+    pictures: bool = True,
     callback: StudyCallback | None = None,
 ) -> StudyResult:
     """Do all runs of a study that are not done, and compare methods over seeds: what `perdure study` does.
@@ -177,6 +186,8 @@ def study(
     - `jobs` runs at a time on this machine (1, or one per GPU), or `on` a Ray cluster, where each run takes `cpus` and
       `gpus`; each computes with `threads` threads, those of the study when left out.
     - `scale` multiplies the epochs of every plan. `trackers` are tensorboard, mlflow or wandb.
+    - Tables, as Markdown, LaTeX and CSV, and `pictures` of them are written to studies/NAME in the store: see `files`
+      of the result.
     - `dry` does nothing but time an epoch or two of each kind of run: see `costs` and `seconds` of the result.
 
     A run that fails does not stop the others: its state and error are in the result, and the next call tries it again.
@@ -197,7 +208,7 @@ def study(
         costs = estimate_runs([run.spec for run in plan.to_do], root, place, threads, callback.on_timed)
         return _result(plan, costs)
     _execute(plan, tuple(trackers), callback)
-    return _result(plan)
+    return _written(_result(plan), pictures)
 
 
 # --- what is done already ---
@@ -300,6 +311,17 @@ def _result(plan: StudyPlan, costs: list[RunCost] | None = None) -> StudyResult:
     found = groups(runs)
     compared = differences(found, plan.study.against)
     return StudyResult(plan, found, compared, _measured(plan, records), _notes(records), costs)
+
+
+def _written(result: StudyResult, pictures: bool) -> StudyResult:
+    """With its files; those of other numbers of epochs are kept apart."""
+    plan, warnings = result.plan, list[str]()
+    if not plan.done:
+        return result
+    folder = plan.out / "studies" / (plan.study.name + ("" if plan.scale == 1 else f"-scale-{plan.scale:g}"))
+    drawn = result.groups if pictures else []
+    files = write_study(folder, result.tables(), drawn, result.notes, warnings.append)
+    return replace(result, files=files, notes=[*result.notes, *(f"warning: {text}" for text in warnings)])
 
 
 def _measured(plan: StudyPlan, records: Sequence[dict[str, Any]]) -> list[str]:

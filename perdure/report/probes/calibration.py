@@ -7,6 +7,7 @@ import numpy as np
 from perdure.report import render
 from perdure.report.probes import Result
 from perdure.report.render import Figure, Tables, cell
+from perdure.report.style import line_styles
 
 COLUMNS = [
     ("ECE %", cell("ece")),
@@ -36,8 +37,7 @@ def draw(figure: Figure, results: Sequence[Result]) -> None:
     alone = len(results) == 1
     figure.set_size_inches(5, 6.2 + 0.17 * len(results))
     above, below = figure.subplots(2, 1, height_ratios=[3, 1], sharex=True)
-    for place, result in enumerate(results):
-        style = render.line_style(place)
+    for result, style in zip(results, line_styles([result.label for result in results]), strict=True):
         count, x, y, interval = (result.arrays[name][-1] for name in ("count", "confidence", "accuracy", "interval"))
         share = count / count.sum()
         some = share * len(count) >= FEW

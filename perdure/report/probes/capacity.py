@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-from rich.table import Table
-
 from perdure.report import render
 from perdure.report.probes import Result
 from perdure.report.render import Axes, Figure, Figures, Tables, cell, number, table
+from perdure.report.style import line_style
+from perdure.report.table import Table
 
 TASKS = 8  # that a table shows; of more, some between the first and the last are left out
 NAMED = 6  # layers that a picture names; of more, the fullest
@@ -21,16 +21,28 @@ COLUMNS = [
     ("other rules", lambda f: _other_rules(f) if f["forecast"] else "–"),
 ]
 
+NOTES = (
+    "bottleneck: the layer with the least left; taken: percent of its input directions that tasks have used",
+    "own: the same as the method itself keeps account of it; – where it keeps none",
+    "tasks left: how many more fit before a layer is full, if things go on by the rule; > 100: no end in sight",
+    "rule: the one that foretold the run's own tasks best; error: by how many percent points it missed, mean",
+    "other rules: tasks left by those that did worse; the further apart, the less a forecast is worth",
+)
+
 
 def tables(results: Sequence[Result]) -> Tables:
     """Layer by task of a single result, one row each of several."""
     if len(results) > 1:
         return [
             render.by_run("input directions taken after the last task, percent", COLUMNS, results),
-            "bottleneck: least is free there; error: of earlier forecasts by the rule, mean, percent points",
+            *NOTES,
         ]
     figures = results[0].figures
-    notes = ["◂ the bottleneck: least is free there"]
+    notes = ["◂ the bottleneck: least is free there; of: input directions that the layer has"]
+    if any(layer["own"] for layer in figures["layers"].values()):
+        notes.append(NOTES[1])
+    if figures["forecast"]:
+        notes.append(NOTES[2])
     few = [name for name, layer in figures["layers"].items() if layer["shown"] < layer["directions"]]
     if few:
         which = ", ".join(few) if len(few) < 5 else f"{len(few)} layers"
@@ -56,7 +68,7 @@ def _panel(axes: Axes, result: Result) -> None:
     for place, (name, layer) in enumerate(layers.items()):
         narrow = name == figures["bottleneck"]
         style: dict[str, Any] = {"color": "black" if narrow else "0.45", "linewidth": 1.8 if narrow else 1.0}
-        marker = render.line_style(place)["marker"] if name in named else None
+        marker = line_style(place)["marker"] if name in named else None
         (line,) = axes.plot(range(1, tasks + 1), layer["percent"], marker=marker, **style)
         if forecast is not None:
             ahead = [layer["percent"][-1], *forecast["layers"][name]["ahead"]]
