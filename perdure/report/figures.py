@@ -38,7 +38,8 @@ STYLE: dict[Any, Any] = {  # of all pictures
     "lines.markersize": 4,
 }
 NAMED = 10  # tasks that have a line of their own; of more, the mean of those seen
-WITH_FIGURES = 24  # tasks whose cells have room for a figure
+WITH_FIGURES = 24  # tasks whose cells have room for a figure, and whose epochs have room beside one another
+MARKED = 60  # points of a line that have room for markers
 
 
 def png(draw: Callable[[Figure], None]) -> bytes:
@@ -113,7 +114,8 @@ def _draw_tasks(axes: Axes, record: Record) -> None:
         axes.set_title("each task, after each that was learned")
     else:
         after, mean = _seen(rows)
-        lines(axes, [("tasks seen, mean", after, mean), ("the newest task", after, [row[-1] for row in rows])])
+        both = [("tasks seen, mean", after, mean), ("the newest task", after, [row[-1] for row in rows])]
+        lines(axes, both, **({} if len(rows) <= MARKED else {"marker": ""}))
         axes.set_title("after each task that was learned")
     axes.set(ylim=(0, 102), xlabel="after learning task", ylabel="accuracy (%)")
     whole_ticks(axes, 1, len(rows))
@@ -126,28 +128,31 @@ def _seen(rows: Sequence[Sequence[float]]) -> tuple[list[int], list[float]]:
 
 
 def _draw_epochs(axes: Axes, epochs: Sequence[Record]) -> None:
-    """A line for each lesson, with a rule between lessons."""
-    accuracy, loss = line_styles(["accuracy", "loss"])
+    """A line for each lesson, with a rule between lessons; where they are many, the last epoch of each."""
+    lessons: dict[int, list[Record]] = {}
+    for epoch in epochs:
+        lessons.setdefault(epoch["lesson"], []).append(epoch["valid"])
+    parts, unit, title = list(lessons.values()), "epoch, over all tasks", "while it learned; grey: a new task begins"
+    if len(parts) > WITH_FIGURES:
+        parts, unit, title = [[own[-1] for own in parts]], "task", "in the last epoch of each task"
     right = axes.twinx()
     right.spines["right"].set_visible(True)
+    count = sum(map(len, parts))
+    marks: dict[str, Any] = {"markersize": 3, "linewidth": 1} | ({} if count <= MARKED else {"marker": ""})
+    accuracy, loss = (line_styles([name])[0] | marks for name in ("gpm", "rcl"))  # blue and red: far apart for all
     first = 0
-    for lesson in dict.fromkeys(epoch["lesson"] for epoch in epochs):
-        own = [epoch["valid"] for epoch in epochs if epoch["lesson"] == lesson]
+    for own in parts:
         x = range(first + 1, first + len(own) + 1)
-        few = len(epochs) <= 60
-        for place, (panel, name, style) in enumerate(((axes, "accuracy", accuracy), (right, "loss", loss))):
-            look = style | {"markersize": 3, "linewidth": 1} | ({} if few else {"marker": ""})
-            look["linestyle"] = "--" if place else "-"
-            panel.plot(x, [one[name] for one in own], label=name if first == 0 else None, **look)
+        axes.plot(x, [one["accuracy"] for one in own], **accuracy | {"linestyle": "-"})
+        right.plot(x, [one["loss"] for one in own], **loss | {"linestyle": "--"})
         if first:
             axes.axvline(first + 0.5, color="0.8", linewidth=0.8, zorder=0)
         first += len(own)
-    whole_ticks(axes, 1, first)
-    axes.set(xlim=(0.5, first + 0.5), ylim=(0, 102), xlabel="epoch, over all tasks")
+    whole_ticks(axes, 1, count)
+    axes.set(xlim=(0.5, count + 0.5), ylim=(0, 102), xlabel=unit, title=title)
     axes.set_ylabel("validation accuracy (%), solid", color=accuracy["color"])
     right.set_ylim(bottom=0)
     right.set_ylabel("validation loss, dashed", color=loss["color"])
-    axes.set_title("while it learned; grey: a new task begins")
 
 
 # --- methods compared ---

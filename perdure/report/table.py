@@ -3,6 +3,7 @@
 import csv
 import math
 import re
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from io import StringIO
@@ -140,6 +141,7 @@ def _fitted(found: Table, width: int) -> Iterator[RichTable | Text]:
         for frame, broken in _forms(form):
             if (widths := _widths(form, width, frame, broken)) is not None:
                 yield from _printed(form, widths, frame, broken)
+                yield from _notes(form, width)
                 return
         last, form = form, form.narrower
     yield from _in_parts(last, width)
@@ -206,7 +208,12 @@ def _printed(found: Table, widths: Sequence[int], frame: int, broken: bool) -> I
             shown.add_row(*cells)
         shown.add_section()
     yield shown
-    yield from map(Text, found.notes)
+
+
+def _notes(found: Table, width: int) -> Iterator[Text]:
+    """Wrapped at blanks, but not at those that hold together what belongs together (U+00A0)."""
+    for note in found.notes:
+        yield Text("\n".join(textwrap.wrap(note, width, break_on_hyphens=False)))
 
 
 def _look(cell: Cell) -> str:
@@ -222,7 +229,7 @@ def _in_parts(found: Table, width: int) -> Iterator[RichTable | Text]:
     first = next((place for place, column in enumerate(found.columns) if column.right), len(found.columns))
     key = list(range(max(1, min(first, len(found.columns) - 1))))
     rest = list(range(len(key), len(found.columns)))
-    title, notes = found.title, found.notes
+    title = found.title
     while rest:
         count = len(rest)
         while count > 1 and _widths(_some(found, key + rest[:count]), width, 1, True) is None:
@@ -231,8 +238,9 @@ def _in_parts(found: Table, width: int) -> Iterator[RichTable | Text]:
         rest = rest[count:]
         widths = _widths(part, width, 1, True) or _widths(part, 10**6, 1, True)
         assert widths is not None
-        yield from _printed(replace(part, title=title, notes=() if rest else notes), widths, 1, True)
+        yield from _printed(replace(part, title=title), widths, 1, True)
         title = ""
+    yield from _notes(found, width)
 
 
 def _some(found: Table, places: Sequence[int]) -> Table:

@@ -31,7 +31,8 @@ def matrix(record: Record) -> Table:
     figures without decimals, then each task with its first and last figure alone."""
     tasks, rows = record["task_names"], record["accuracy_matrix"]
     numbers = [str(place) for place, _ in enumerate(tasks, 1)]
-    legend = [f"tasks: {', '.join(f'{number} {name}' for number, name in zip(numbers, tasks, strict=True))}"]
+    named = [f"{number}\u00a0{name}" for number, name in zip(numbers, tasks, strict=True)]  # not torn apart
+    legend = [f"tasks: {', '.join(named)}"]
     title = f"{record['method']}: accuracy on each task after each was learned"
     forms = [
         _matrix(title, tasks, rows, ".1f"),

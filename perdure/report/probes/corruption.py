@@ -8,7 +8,7 @@ from perdure.report import render
 from perdure.report.probes import Result
 from perdure.report.render import Axes, Columns, Figure, Figures, Tables, cell, number, span, table
 from perdure.report.style import line_styles
-from perdure.report.table import Table
+from perdure.report.table import Table, with_best
 
 TITLE = "accuracy on corrupted images, percent, mean over tasks"
 
@@ -69,7 +69,7 @@ def _runs(results: Sequence[Result]) -> Table:
         ("kept %", cell("kept", ".0f")),
         *((str(name), severity(place)) for place, name in enumerate(severities)),
     ]
-    return render.by_run(TITLE + by, columns, results)
+    return with_best(render.by_run(TITLE + by, columns, results), "clean", "corrupted")
 
 
 def _draw_one(figure: Figure, figures: Figures) -> None:

@@ -7,7 +7,7 @@ from perdure.report import render
 from perdure.report.probes import Result
 from perdure.report.render import Axes, Figure, Reader, Tables, cell
 from perdure.report.style import line_styles
-from perdure.report.table import Table
+from perdure.report.table import Table, with_best
 from perdure.report.tables import matrix
 
 
@@ -30,7 +30,7 @@ def tables(results: Sequence[Result]) -> Tables:
     title = f"percent, mean over tasks, under {render.joined(results, 'attack')}; clean in brackets"
     return [
         *([_matrix(results[0])] if len(results) == 1 else []),
-        render.by_run(title, COLUMNS, results),
+        with_best(render.by_run(title, COLUMNS, results), "ACC", "BWT"),
         "kept: robust BWT − clean BWT; below 0 a task loses robustness faster than it loses accuracy",
         render.units(results[0].figures),
     ]
