@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from perdure.cli.options import note, stdout
-from perdure.report.table import FORMATS, Table, check_format, show
+from perdure.report.table import FORMATS, Table, as_text, check_format
 
 Format = Annotated[str, typer.Option("--format", metavar="|".join(FORMATS), help="How tables are printed.")]
 
@@ -16,11 +16,16 @@ class Page:
 
     def __init__(self, form: str) -> None:
         self.form = check_format(form)
+        self.empty = True
 
     def tables(self, parts: Iterable[Table | str]) -> None:
         """Tables, and lines that say how to read them."""
         for part in parts:
-            show(part, stdout, self.form)
+            if self.form == "table":
+                stdout.print(part, markup=False)
+            elif text := as_text([part], self.form):
+                stdout.file.write(text if self.empty else f"\n{text}")
+                self.empty = False
 
     def gap(self) -> None:
         """An empty line; other formats set tables apart by themselves."""

@@ -31,7 +31,7 @@ def listing(name: str, entries: dict[str, str]) -> Table:
 
 
 def _table(title: str, rows: Sequence[Sequence[str | Cell]], columns: Sequence[str] = ()) -> Table:
-    return table(title, names(*(columns or [""] * len(rows[0]))), rows, framed=False)
+    return table(title, names(*(columns or [""] * len(rows[0]))), rows, framed=False, merged=bool(columns))
 
 
 def describe(name: str, out: Path) -> tuple[dict[str, Any], str, Sequence[Table | str]]:
@@ -129,8 +129,7 @@ def _method_tables(content: dict[str, Any]) -> list[Table]:
     sources = []
     for benchmark, preset in content["presets"].items():
         rows = {"network": preset["network"], **preset["plan"], **preset["values"]}
-        for i, (name, (value, source)) in enumerate(rows.items()):
-            sources.append((benchmark if i == 0 else "", name, str(value), source))
+        sources += [(benchmark, name, str(value), source) for name, (value, source) in rows.items()]
     tables = [_table("presets: what each benchmark sets", sources, ("benchmark", "name", "value", "source"))]
     if values:
         columns = ("name", "symbol", "default", "allowed", "meaning")

@@ -105,15 +105,23 @@ def study_tables(
 
 
 def write_study(
-    folder: Path, tables: Mapping[str, Sequence[Table]], groups: Sequence[Group], notes: Sequence[str], warn: Warn
+    folder: Path,
+    groups: Sequence[Group],
+    probed: Sequence[str],
+    tables: Mapping[str, Sequence[Table]],
+    notes: Sequence[str],
+    warn: Warn,
+    *,
+    pictures: bool = True,
 ) -> list[Path]:
-    """All files of a study."""
+    """All files of a study; a CSV file holds one table, so that of several benchmarks what was measured is in one."""
     everything: list[Table | str] = [*(table for some in tables.values() for table in some), *notes]
     texts = {"summary.md": as_text(everything, "markdown"), "summary.tex": as_text(everything, "latex")}
-    texts |= {f"{name}.csv": as_text(some, "csv") for name, some in tables.items()}
+    sheets = {**tables, "measured": [measured(groups, probed)]} if probed else tables
+    texts |= {f"{name}.csv": as_text(some, "csv") for name, some in sheets.items()}
     files: dict[Path, Callable[[], bytes]] = {folder / name: text.encode for name, text in texts.items()}
-    if any(group.spread("acc") for group in groups):
+    if pictures and any(group.spread("acc") for group in groups):
         files[folder / "comparison.png"] = lambda: figures.comparison(groups)
-    if any(map(figures.with_matrix, groups)):
+    if pictures and any(map(figures.with_matrix, groups)):
         files[folder / "accuracy.png"] = lambda: figures.accuracy_over_tasks(groups)
     return save(files, warn)

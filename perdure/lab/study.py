@@ -319,8 +319,8 @@ def _written(result: StudyResult, pictures: bool) -> StudyResult:
     if not plan.done:
         return result
     folder = plan.out / "studies" / (plan.study.name + ("" if plan.scale == 1 else f"-scale-{plan.scale:g}"))
-    drawn = result.groups if pictures else []
-    files = write_study(folder, result.tables(), drawn, result.notes, warnings.append)
+    found = (result.groups, result.measured, result.tables(), result.notes)
+    files = write_study(folder, *found, warnings.append, pictures=pictures)
     return replace(result, files=files, notes=[*result.notes, *(f"warning: {text}" for text in warnings)])
 
 

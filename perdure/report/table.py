@@ -105,14 +105,6 @@ def leading_number(text: str) -> float | None:
 # --- all ways ---
 
 
-def show(part: Table | str, console: Console, form: str = "table") -> None:
-    """Print a table, or a line that says how to read it, in one of the formats."""
-    if form == "table":
-        console.print(part, markup=False)
-    elif text := as_text([part], form):
-        console.file.write(text + "\n")
-
-
 def as_text(parts: Iterable[Table | str], form: str) -> str:
     """Tables, and lines that say how to read them, as Markdown, LaTeX or CSV, which has tables only."""
     shown = [WRITERS[form](one) if isinstance(one, Table) else _reading(one, form) for one in parts]

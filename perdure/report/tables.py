@@ -90,20 +90,21 @@ def summary(found: Sequence[Group], note: str = "") -> Table:
 
 
 def measured(found: Sequence[Group], figures: Sequence[str]) -> Table:
-    """What probes found: a row for each figure and a column for each group, or the other way round, whichever is
-    narrower."""
+    """What probes found: a row for each group and a column for each figure, or the other way round where that is
+    narrower and all are of one benchmark."""
     title = f"measured, mean ± standard deviation over n seeds (ddof {DDOF})"
     several = len({group.benchmark for group in found}) > 1
-    columns = {name: [group.spread(name) for group in found] for name in figures}
-    cells = [[f"{group.benchmark}, {group.name}" if several else group.name] for group in found]
-    for spreads in columns.values():
+    cells = [[group.benchmark, group.name] if several else [group.name] for group in found]
+    for name in figures:
+        spreads = [group.spread(name) for group in found]
         largest = max((abs(value.mean) for value in spreads if value is not None), default=0.0)
         digits = 0 if largest >= 1000 else 1 if largest >= 10 else 2 if largest >= 1 else 3
         for row, value in zip(cells, spreads, strict=True):
             row.append(_spread(value, digits=digits))
-    better = [name for name in figures if name.startswith(ATTACKS)]
-    flat = with_best(table(title, ["method", *figures], cells), *better)
-    return _turned(flat, "figure") if len(figures) > len(found) else flat
+    better = [] if several else [name for name in figures if name.startswith(ATTACKS)]
+    first = names("benchmark", "method") if several else names("method")
+    upright = with_best(table(title, [*first, *map(Column, figures)], cells), *better)
+    return _turned(upright, "figure") if len(figures) > len(found) and not several else upright
 
 
 def _turned(found: Table, first: str) -> Table:
@@ -144,17 +145,24 @@ def _attacks(record: Record) -> Mapping[str, Any]:
     return found
 
 
-def _number(value: float | None, sign: str = "") -> str:
-    return "–" if value is None else f"{value:{sign}.1f}"
+def _number(value: float | None, sign: str = "", digits: int = 1) -> str:
+    """
+    >>> _number(-2.04, "+"), _number(-0.04, "+"), _number(None)
+    ('-2.0', '+0.0', '–')
+    """
+    if value is None:
+        return "–"
+    return f"{round(value, digits) + 0.0:{sign}.{digits}f}"  # − 0 is 0
 
 
 def _spread(value: Spread | None, sign: str = "", digits: int = 2) -> str:
     if value is None:
         return "–"
-    return f"{value.mean:{sign}.{digits}f}" + ("" if value.deviation is None else f" ± {value.deviation:.{digits}f}")
+    return _number(value.mean, sign, digits) + ("" if value.deviation is None else f" ± {value.deviation:.{digits}f}")
 
 
 def _interval(value: Interval | None) -> str:
     if value is None:
         return "–"
-    return f"{value.mean:+.2f}" + ("" if value.low is None else f" [{value.low:+.2f}, {value.high:+.2f}]")
+    bounds = "" if value.low is None else f" [{_number(value.low, '+', 2)}, {_number(value.high, '+', 2)}]"
+    return _number(value.mean, "+", 2) + bounds

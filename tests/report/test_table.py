@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from perdure.errors import UnknownName
-from perdure.report.table import Cell, Column, Table, as_text, check_format, names, show, table, with_best
+from perdure.report.table import Cell, Column, Table, as_text, check_format, names, table, with_best
 
 FOUND = table(
     "paired, percent",
@@ -50,12 +50,7 @@ def test_markdown_is_escaped_and_aligned() -> None:
     assert lines[-1] == "how to read it"
 
 
-def test_a_table_is_shown_in_the_format_that_is_asked_for() -> None:
-    console = Console(file=StringIO(), width=80)
-    show(FOUND, console, "csv")
-    show("a line", console, "csv")
-    assert console.file.getvalue().splitlines()[0].startswith("method,n,ACC")  # type: ignore[attr-defined]
-    assert "a line" not in console.file.getvalue()  # type: ignore[attr-defined]
+def test_an_unknown_format_is_named() -> None:
     with pytest.raises(UnknownName, match="did you mean latex"):
         check_format("latx")
 

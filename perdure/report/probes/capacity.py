@@ -54,13 +54,17 @@ def draw(figure: Figure, results: Sequence[Result]) -> None:
     """The share taken of each layer, a panel for each result, and the forecast behind the last task."""
     across = min(len(results), 3)
     figure.set_size_inches(0.6 + (5.4 if across == 1 else 3.9) * across, 0.3 + 3.4 * -(-len(results) // across))
-    for axes, result in zip(render.panels(figure, len(results), across), results, strict=True):
-        _panel(axes, result)
+    panels = render.panels(figure, len(results), across)
+    last = max(_panel(axes, result) for axes, result in zip(panels, results, strict=True))
+    for axes in panels:  # their scale is the same, and known only when all is drawn
+        render.whole_ticks(axes, 1, last)
+        render.label_ends(axes)
     figure.supxlabel("after task")
     figure.supylabel("input directions taken (%)")
 
 
-def _panel(axes: Axes, result: Result) -> None:
+def _panel(axes: Axes, result: Result) -> int:
+    """Returns the last task that it shows."""
     figures = result.figures
     layers, forecast = figures["layers"], figures["forecast"]
     last = tasks = len(figures["tasks"])
@@ -80,8 +84,7 @@ def _panel(axes: Axes, result: Result) -> None:
         axes.axvline(tasks, color="0.75", linewidth=0.8, zorder=0)
         axes.annotate(" forecast", (tasks, 2), color="0.35")
     axes.set(ylim=(0, 103), title=result.label)
-    render.whole_ticks(axes, 1, last)
-    render.label_ends(axes)
+    return last
 
 
 def _layers(result: Result) -> Table:
