@@ -191,7 +191,14 @@ def label_ends(axes: Axes) -> None:
         x, y = (line.get_transform() - axes.transAxes).transform(line.get_xydata()[-1])
         ends.append((float(x), min(max(float(y), 0.0), 1.0), line.get_color()))
     gap = LABEL_HEIGHT * axes.figure.dpi / axes.bbox.height
-    leader: dict[str, Any] = {"arrowstyle": "-", "linewidth": 0.6, "relpos": (0, 0.5), "shrinkA": 1, "shrinkB": 4}
+    leader: dict[str, Any] = {
+        "arrowstyle": "-",
+        "linewidth": 0.6,
+        "alpha": 0.5,
+        "relpos": (0, 0.5),
+        "shrinkA": 1,
+        "shrinkB": 4,
+    }
     place: dict[str, Any] = {"textcoords": "axes fraction", "va": "center", "annotation_clip": False}
     for name, (x, y, color), height in zip(names, ends, spread_out([y for _, y, _ in ends], gap), strict=True):
         axes.annotate(name, (x, y), (1.03, height), "axes fraction", arrowprops=leader | {"color": color}, **place)
@@ -228,7 +235,8 @@ def heat_map(axes: Axes, rows: Sequence[Sequence[float]], form: str = ".1f", bar
     colors = LinearSegmentedColormap.from_list("percent", [tuple(part / 255 for part in one) for one in SHADES])
     image = axes.imshow(square, cmap=colors, vmin=0, vmax=100, aspect="auto")
     if bar:
-        axes.figure.colorbar(image, ax=axes, label="accuracy (%)", pad=0.02).outline.set_visible(False)
+        beside = axes.inset_axes((1.02, 0, 0.03, 1))
+        axes.figure.colorbar(image, cax=beside, label="accuracy (%)").outline.set_visible(False)
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0)
     return [

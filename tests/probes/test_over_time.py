@@ -119,5 +119,5 @@ def test_it_can_be_shown(trained: TrainedMethod, runs: int) -> None:
     assert f"{results[0].figures['robust']['acc']:.1f}" in text
     figure = Figure()
     shown.draw(figure, results)
-    assert len(figure.axes) == 3 * runs + (runs > 1)  # two matrices and a bar of colors
+    assert len(figure.axes) == 2 * runs + (runs > 1)
     figure.canvas.draw()

@@ -43,7 +43,9 @@ def draw(figure: Figure, results: Sequence[Result]) -> None:
         some = share * len(count) >= FEW
         x, y = x[some], y[some]
         above.plot(x, y, label=f"{result.label}: ECE {result.figures['together']['ece']:.1f} %", **style)
-        above.scatter(x, y, s=500 * share[some], marker=style["marker"], color=style["color"], linewidths=0, zorder=3)
+        inside = style.get("markerfacecolor", style["color"])
+        points = {"marker": style["marker"], "edgecolors": style["color"], "facecolors": inside, "zorder": 3}
+        above.scatter(x, y, s=500 * share[some], linewidths=0.8, **points)
         if alone:
             above.vlines(x, *interval[some].T, color="0.5", linewidth=0.9)
         color = "0.6" if alone else style["color"]
