@@ -292,3 +292,11 @@ def test_it_learns_more_and_the_run_stays(record: dict[str, Any]) -> None:
     )
     assert learned.matrix == straight["accuracy_matrix"]
     assert (Path(record["path"]) / "model.safetensors").read_bytes() == before
+
+
+def test_pictures_of_what_was_learned(record: dict[str, Any], tmp_path: Path) -> None:
+    learned = perdure.load(record).learned
+    assert learned.plot()._repr_png_()[1:4] == b"PNG"
+    assert learned.plot("curves", path=str(tmp_path / "curves.png")) == tmp_path / "curves.png"
+    assert perdure.plot([record, record]).png[1:4] == b"PNG"
+    assert perdure.load(record).plot(path=tmp_path / "matrix.png").read_bytes()[1:4] == b"PNG"

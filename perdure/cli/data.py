@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-from rich.table import Table
 from rich.text import Text
 
 from perdure.cli.options import AsJson, Root, guarded, print_error, stderr, stdout
+from perdure.cli.page import Format, Page
 from perdure.errors import MissingFile, PerdureError
+from perdure.report.table import names, table
 
 if TYPE_CHECKING:
     from perdure.data.validate import DataReport
@@ -26,13 +27,13 @@ def verb(action: Callable[P, None]) -> Callable[P, None]:
 
 
 @verb
-def ls(root: Root = None, as_json: AsJson = False) -> None:
+def ls(root: Root = None, form: Format = "table", as_json: AsJson = False) -> None:
     """List the image sets, the benchmarks that use them, and where they are."""
     from perdure.data.catalog import SETS, USES
     from perdure.data.locate import locate
     from perdure.data.paths import data_root
 
-    where = data_root(root)
+    page, where = Page(form), data_root(root)
     rows: list[dict[str, Any]] = []
     for name, published in SETS.items():
         try:
@@ -52,14 +53,12 @@ def ls(root: Root = None, as_json: AsJson = False) -> None:
     if as_json:
         print(json.dumps({"root": str(where), "sets": rows}, ensure_ascii=False))
         return
-    title = Text(f"image sets in {where}", "table.title")  # not a str, in which rich would read [x] as a style
-    table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
-    for column in ("set", "benchmarks", "found", "to fetch", "terms"):
-        table.add_column(column)
+    cells = []
     for row in rows:
         size = f"{row['download_bytes'] / 1e6:.0f} MB" if row["download_bytes"] else "by hand"
-        table.add_row(row["name"], ", ".join(row["benchmarks"]), row["source"] or "–", size, row["terms"])
-    stdout.print(table)
+        cells.append([row["name"], ", ".join(row["benchmarks"]), row["source"] or "–", size, row["terms"]])
+    columns = names("set", "benchmarks", "found", "to fetch", "terms")
+    page.tables([table(f"image sets in {where}", columns, cells, framed=False)])
 
 
 @verb

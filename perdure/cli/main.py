@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ParamSpec
 
@@ -29,7 +30,9 @@ from perdure.cli.options import (
     stderr,
     stdout,
 )
-from perdure.errors import PerdureError, UnknownName, WrongValue
+from perdure.cli.page import Format, Page
+from perdure.errors import UnknownName, WrongValue
+from perdure.ops.statistics import groups
 
 P = ParamSpec("P")
 VERBS = ("run", "compare", "study", "probe", "ls", "show", "search", "rm", "export-runs", "data", "demo", "bench")
@@ -67,14 +70,16 @@ def ls(
     ] = "",
     only: runs.Filters = [],  # noqa: B006
     out: Store = Path("runs"),
+    form: Format = "table",
     as_json: AsJson = False,
 ) -> None:
     """List what there is."""
     from perdure.cli.show import listing
     from perdure.lab.catalog import catalog
 
+    page = Page(form)
     if what == "runs":
-        runs.list_runs(out, only, as_json)
+        runs.list_runs(out, only, as_json, page)
         return
     known = catalog()
     if only or (what and what not in known):
@@ -84,8 +89,8 @@ def ls(
         print(json.dumps(wanted, ensure_ascii=False))
         return
     for name, entries in wanted.items():
-        stdout.print(listing(name, entries))
-        stdout.print()
+        page.tables([listing(name, entries)])
+        page.gap()
 
 
 @verb
@@ -97,19 +102,22 @@ def show(
         ),
     ],
     out: Store = Path("runs"),
+    form: Format = "table",
     as_json: AsJson = False,
 ) -> None:
     """Show a method (values, symbols, presets), a benchmark or a probe (what can be set), or a run (its figures)."""
     from perdure.cli.show import describe
 
+    page = Page(form)
     content, headline, parts = describe(name, out)
     if as_json:
         print(json.dumps(content, ensure_ascii=False))
         return
-    stdout.print(f"[bold]{name}[/]: {headline}\n", soft_wrap=True)
+    if form == "table":
+        stdout.print(f"[bold]{name}[/]: {headline}\n", soft_wrap=True)
     for part in parts:
-        stdout.print(part)
-        stdout.print()
+        page.tables([part])
+        page.gap()
 
 
 @verb
@@ -144,13 +152,14 @@ def run(
     out: Out = Path("runs"),
     every: Annotated[float, typer.Option("--checkpoint", min=0, help="Seconds between two checkpoints.")] = 60.0,
     device: Device = "cpu",
+    form: Format = "table",
     as_json: AsJson = False,
 ) -> None:
     """Train a method on a benchmark's tasks, one after another. Interrupted, the same command resumes."""
     from perdure.cli.show import run_tables
     from perdure.lab.spec import assignments
 
-    given = assignments(values)
+    page, given = Page(form), assignments(values)
     if memory_budget is not None:
         if "budget" in given:
             raise WrongValue("the budget is given twice, by --memory-budget and by --set; give it once")
@@ -177,12 +186,17 @@ def run(
     if as_json:
         print(json.dumps(record, ensure_ascii=False))
         return
-    for table in run_tables(record):
-        stdout.print(table)
-    stdout.print(f"record: {record['path']}", soft_wrap=True)
+    page.tables(run_tables(record))
+    page.say(f"record: {record['path']}")
+    for picture in record["pictures"]:
+        page.say(f"picture: {picture}")
 
 
 DEMO_METHODS = ("finetune", "gpm", "rcl")
+DEMO_READING = (
+    "ACC: accuracy on all tasks at the end. BWT: what old tasks lost (−) or gained (+) since they were learned.",
+    "New task: accuracy just after learning a task. FGSM: ACC when every pixel may move by so many steps of 255.",
+)
 
 
 @verb
@@ -192,14 +206,16 @@ def demo(
     plan: PlanWishes = [],  # noqa: B006
     out: Annotated[Path, typer.Option(help="Where records and pictures go.")] = Path("demo"),
     device: Device = "cpu",
+    form: Format = "table",
     as_json: AsJson = False,
 ) -> None:
     """Three methods learn the six tasks shipped in the package, and are compared."""
+    from perdure.lab.pictures import save
     from perdure.lab.spec import assignments
-    from perdure.lab.store import write
-    from perdure.report.figures import accuracy_matrix
+    from perdure.report.figures import accuracy_matrix, accuracy_over_tasks
     from perdure.report.tables import comparison, matrix
 
+    page = Page(form)
     stderr.print("Three methods learn the same tasks one after another; none may look back at old data.")
     options = {
         "seed": seed,
@@ -208,29 +224,25 @@ def demo(
         "probes": ["fgsm"],
         "out": out,
         "device": device,
+        "pictures": False,
     }
     records = [_run_with_bars(method, "six", **options) for method in DEMO_METHODS]
-    pictures = []
-    try:
-        for record in records:
-            pictures.append(out / f"{record['method']}.png")
-            write(pictures[-1], accuracy_matrix(record))
-    except PerdureError as error:  # the figures below are worth showing without pictures
-        pictures = []
-        note(f"warning: no pictures: {error}")
+    pictures = save(
+        {
+            **{out / f"{record['method']}.png": partial(accuracy_matrix, record) for record in records},
+            out / "accuracy.png": lambda: accuracy_over_tasks(groups(records)),
+        },
+        lambda text: note(f"warning: {text}"),
+    )
     if as_json:
         print(json.dumps({"runs": records, "pictures": [str(p) for p in pictures]}, ensure_ascii=False))
         return
     for record in records:
-        stdout.print(matrix(record))
-        stdout.print()
-    stdout.print(comparison(records))
-    stdout.print(
-        "ACC: accuracy on all tasks at the end. BWT: what old tasks lost (−) or gained (+) since they were learned.\n"
-        "New task: accuracy just after learning a task. FGSM: ACC when every pixel may move by so many steps of 255."
-    )
+        page.tables([matrix(record)])
+        page.gap()
+    page.tables([comparison(records), *DEMO_READING])
     for picture in pictures:
-        stdout.print(f"picture: {picture}", soft_wrap=True)
+        page.say(f"picture: {picture}")
 
 
 def _run_with_bars(method: str, benchmark: str, **options: Any) -> dict[str, Any]:

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from perdure import registry
-from perdure.cli.options import AsJson, Code, Device, Root, Store, guarded, stderr, stdout
+from perdure.cli.options import AsJson, Code, Device, Root, Store, guarded, stderr
+from perdure.cli.page import Format, Page
 from perdure.report.probes import Result, renderer
+from perdure.report.table import Column, Table, names, table
 from perdure.report.tables import duration
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def probe(
     out: Store = Path("runs"),
     device: Device = "cpu",
     code: Code = [],  # noqa: B006
+    form: Format = "table",
     as_json: AsJson = False,
 ) -> None:
     """Measure finished runs. What was measured before is not measured again; several runs are compared."""
@@ -49,11 +51,12 @@ def probe(
     from perdure.lab import probe_runs
     from perdure.lab.spec import assignments
 
+    page = Page(form)
     probes = [word for word in words if _is_probe(word)]
     runs = [word for word in words if word not in probes]
     where: dict[str, Any] = {"values": assignments(values), "out": out, "root": root, "device": device, "code": code}
     if dry:
-        _print_forecast(probe_runs.forecast(probes, runs, **where), as_json)
+        _print_forecast(probe_runs.forecast(probes, runs, **where), page, as_json)
         return
     with RunBars(stderr) as progress:
         reports = probe_runs.probe(probes, runs, **where, progress=progress)
@@ -63,12 +66,11 @@ def probe(
     for report in reports:
         own = renderer(report.name)
         tables = own.tables(report.results) if own is not None else [_headlines(report.name, report.results)]
-        for part in tables:
-            stdout.print(part, markup=False, soft_wrap=isinstance(part, str))
-        stdout.print()
+        page.tables(tables)
+        page.gap()
     for report in reports:
         for picture in report.pictures:
-            stdout.print(f"picture: {picture}", soft_wrap=True, markup=False)
+            page.say(f"picture: {picture}")
 
 
 def _is_probe(word: str) -> bool:
@@ -91,20 +93,19 @@ def _print_json(reports: "Sequence[ProbeReport]") -> None:
 
 def _headlines(name: str, results: Sequence[Result]) -> Table:
     """Of a probe from another package, for which the report has no tables."""
-    table = Table("run", *results[0].headline, title=name, title_justify="left")
-    for result in results:
-        table.add_row(result.label, *(f"{value:.4g}" for value in result.headline.values()))
-    return table
+    rows = [[result.label, *(f"{value:.4g}" for value in result.headline.values())] for result in results]
+    return table(name, ["run", *results[0].headline], rows)
 
 
-def _print_forecast(rows: Sequence[dict[str, Any]], as_json: bool) -> None:
+def _print_forecast(rows: Sequence[dict[str, Any]], page: Page, as_json: bool) -> None:
     seconds = sum(row["seconds"] for row in rows)
     if as_json:
         print(json.dumps({"probes": rows, "seconds": seconds}, ensure_ascii=False))
         return
-    table = Table("run", "probe", "images forward", "forward and backward", "about", title_justify="left")
+    cells = []
     for row in rows:
         counts = (f"{row['forwards']:,}", f"{row['gradients']:,}", row["note"] or duration(row["seconds"]))
-        table.add_row(row["run"], row["probe"], *counts)
-    stdout.print(table)
-    stdout.print(f"together about {duration(seconds)} here", soft_wrap=True)
+        cells.append([row["run"], row["probe"], *counts])
+    figures = [Column(name) for name in ("images forward", "forward and backward", "about")]
+    page.tables([table("what it takes", [*names("run", "probe"), *figures], cells)])
+    page.say(f"together about {duration(seconds)} here")

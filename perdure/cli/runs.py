@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perdure.cli.options import AsJson, Store, guarded, note, print_error
+from perdure.cli.page import Page
 from perdure.errors import PerdureError, UsageError, WrongValue
+from perdure.report.table import Column, table
 
 if TYPE_CHECKING:
     from perdure.lab.index import RunSummary
@@ -30,15 +32,19 @@ def join(app: typer.Typer) -> None:
 # --- ls runs ---
 
 
-def list_runs(out: Path, filters: Sequence[str], as_json: bool) -> None:
-    """Print a line per run; problems go to standard error."""
+def list_runs(out: Path, filters: Sequence[str], as_json: bool, page: Page) -> None:
+    """Print a line per run, or a table in another format; problems go to standard error."""
     from perdure.lab.index import runs
 
     rows = runs(out, filters)
     if as_json:
         print(json.dumps({"store": str(out), "runs": [row._asdict() for row in rows]}, ensure_ascii=False))
         return
-    if rows:
+    if rows and page.form != "table":
+        heads, *cells = zip(*([name, *column] for name, column in _columns(rows).items()), strict=True)
+        columns = [Column(name[1:], right=name[0] == ">") for name in heads]
+        page.tables([table(f"runs in {out}", columns, cells)])
+    elif rows:
         print("\n".join(_lines(rows)))
     else:
         note(f"no {' '.join([*filters, 'runs'])} in {out}")
@@ -49,6 +55,16 @@ def list_runs(out: Path, filters: Sequence[str], as_json: bool) -> None:
 
 def _lines(rows: "Sequence[RunSummary]") -> Iterator[str]:
     """Columns of even width. By hand: rich takes seconds for ten thousand rows."""
+    padded = []
+    for name, cells in _columns(rows).items():
+        width = max(map(len, [name[1:], *cells]))
+        padded.append([f"{cell:{name[0]}{width}}" for cell in [name[1:], *cells]])
+    for line in zip(*padded, strict=True):
+        yield "  ".join(line).rstrip()
+
+
+def _columns(rows: "Sequence[RunSummary]") -> dict[str, list[str]]:
+    """Cells by the name of their column, before which stands whether they go to its left or right."""
     columns = {
         "<run": [row.digest for row in rows],
         "<benchmark": [row.benchmark or "–" for row in rows],
@@ -64,12 +80,7 @@ def _lines(rows: "Sequence[RunSummary]") -> Iterator[str]:
     }
     if not any(row.outliers for row in rows):
         del columns["<outliers"]
-    padded = []
-    for name, cells in columns.items():
-        width = max(map(len, [name[1:], *cells]))
-        padded.append([f"{cell:{name[0]}{width}}" for cell in [name[1:], *cells]])
-    for line in zip(*padded, strict=True):
-        yield "  ".join(line).rstrip()
+    return columns
 
 
 def _figure(value: float | None, form: str = "") -> str:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from perdure.cli.options import (
     AsJson,
@@ -23,8 +22,9 @@ from perdure.cli.options import (
     guarded,
     numbers,
     stderr,
-    stdout,
 )
+from perdure.cli.page import Format, Page
+from perdure.report.table import Column, Table, table
 
 if TYPE_CHECKING:
     from perdure.lab.execute.job import Event
@@ -66,12 +66,14 @@ def search(
     root: Root = None,
     out: Out = Path("runs"),
     device: Device = "cpu",
+    form: Format = "table",
     as_json: AsJson = False,
 ) -> None:
     """Try values proposed by Optuna, scored on validation data only; run the same command to resume."""
     from perdure.lab import search as lab
     from perdure.lab.spec import assignments
 
+    page = Page(form)
     result = lab.search(
         method,
         benchmark,
@@ -95,14 +97,14 @@ def search(
     if as_json:
         print(json.dumps(result.plain(), ensure_ascii=False))
         return
-    stdout.print(_table(result))
+    page.tables([_table(result)])
     if result.best is not None:
         seed, fixed = result.search.seeds[0], result.search.fixed
         plan_given = {f"plan.{name}": value for name, value in fixed["plan"].items()}
         chosen = {**fixed["values"], **plan_given, **result.best.values}
         given = {"--seed": seed, "--net": network, "--tasks": tasks, "--data": settings}
         command = _command(method, benchmark, chosen, {**given, "--root": root, "--out": out, "--device": device})
-        stdout.print(f"best: {command}", markup=False, soft_wrap=True)
+        page.say(f"best: {command}")
 
 
 def _print_news(news: "Trial | Event") -> None:
@@ -120,13 +122,11 @@ def _table(result: "SearchResult") -> Table:
     names, seeds = [r.name for r in result.search.ranges], len(result.search.seeds)
     over = f"mean over {seeds} seed{'s' if seeds > 1 else ''}"
     title = f"{len(result.trials)} trials, the best first; ACC on validation data, {over}"
-    table = Table(title=title, title_justify="left")
-    for name in ("trial", *names, "ACC"):
-        table.add_column(name, justify="right")
+    rows = []
     for trial in result.trials[:SHOWN]:
         score = "failed" if trial.score is None else f"{trial.score:.2f}"
-        table.add_row(str(trial.number + 1), *(_shown(trial.values.get(name)) for name in names), score)
-    return table
+        rows.append([str(trial.number + 1), *(_shown(trial.values.get(name)) for name in names), score])
+    return table(title, [Column(name) for name in ("trial", *names, "ACC")], rows)
 
 
 def _command(method: str, benchmark: str, values: Mapping[str, Any], given: Mapping[str, Any]) -> str:

@@ -6,13 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-from rich.text import Text
-
 from perdure.errors import UnknownName
 from perdure.lab.index import find_run, is_run, read_finished
 from perdure.lab.store import read_probes
 from perdure.registry import Entry, OwnEntry, benchmarks, methods, probes
+from perdure.report.table import Cell, Table, names, table
 from perdure.report.tables import comparison, matrix
 
 if TYPE_CHECKING:
@@ -20,16 +18,11 @@ if TYPE_CHECKING:
 
 
 def listing(name: str, entries: dict[str, str]) -> Table:
-    return _table(name, [(f"[bold]{entry}[/]", about) for entry, about in entries.items()])
+    return _table(name, [(Cell(entry, bold=True), about) for entry, about in entries.items()])
 
 
-def _table(title: str, rows: Sequence[Sequence[str | Text]], columns: Sequence[str] = ()) -> Table:
-    table = Table(
-        *columns, title=title, title_justify="left", box=None, show_header=bool(columns), padding=(0, 2, 0, 0)
-    )
-    for row in rows:
-        table.add_row(*row)
-    return table
+def _table(title: str, rows: Sequence[Sequence[str | Cell]], columns: Sequence[str] = ()) -> Table:
+    return table(title, names(*(columns or [""] * len(rows[0]))), rows, framed=False, merged=bool(columns))
 
 
 def describe(name: str, out: Path) -> tuple[dict[str, Any], str, Sequence[Table | str]]:
@@ -66,7 +59,7 @@ def _run_path(name: str, out: Path) -> Path | None:
 
 def run_tables(record: dict[str, Any]) -> list[Table]:
     """Accuracies, data, memory and warnings of a run."""
-    data = [(name, Text(text)) for name, text in record["data"].items() if text and name != "fingerprint"]
+    data = [(name, str(text)) for name, text in record["data"].items() if text and name != "fingerprint"]
     memory = record["memory_bytes"] or {"nothing besides the network": 0}
     rows: list[tuple[str, str]] = [(kind, f"{size / 1e6:,.2f} MB") for kind, size in memory.items()]
     if budget := record["facts"].get("budget"):
@@ -129,8 +122,7 @@ def _method_tables(content: dict[str, Any]) -> list[Table]:
     sources = []
     for benchmark, preset in content["presets"].items():
         rows = {"network": preset["network"], **preset["plan"], **preset["values"]}
-        for i, (name, (value, source)) in enumerate(rows.items()):
-            sources.append((benchmark if i == 0 else "", name, str(value), source))
+        sources += [(benchmark, name, str(value), source) for name, (value, source) in rows.items()]
     tables = [_table("presets: what each benchmark sets", sources, ("benchmark", "name", "value", "source"))]
     if values:
         columns = ("name", "symbol", "default", "allowed", "meaning")

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
 from perdure import registry
 from perdure.cli.options import (
@@ -23,11 +22,12 @@ from perdure.cli.options import (
     guarded,
     numbers,
     stderr,
-    stdout,
 )
+from perdure.cli.page import Format, Page
 from perdure.errors import UnknownName, WrongValue
 from perdure.ops.statistics import labels
-from perdure.report.tables import differences, duration, measured, summary
+from perdure.report.table import Cell, Column, names, table
+from perdure.report.tables import duration
 
 if TYPE_CHECKING:
     from perdure.lab.study import StudyResult
@@ -69,6 +69,7 @@ def compare(
     root: Root = None,
     out: Out = Path("runs"),
     device: Device = "cpu",
+    form: Format = "table",
     as_json: AsJson = False,
 ) -> None:
     """Compare methods over several seeds: a study without a file."""
@@ -76,6 +77,7 @@ def compare(
     from perdure.lab import study as lab
     from perdure.lab.spec import assignments
 
+    page = Page(form)
     methods, benchmarks = _sorted_words(words)
     with StudyProgress(stderr) as progress:
         result = lab.compare(
@@ -97,7 +99,7 @@ def compare(
             dry=dry,
             callback=progress,
         )
-    _print(result, dry, as_json)
+    _print(result, page, dry, as_json)
 
 
 def _sorted_words(words: list[str]) -> tuple[list[str], list[str]]:
@@ -147,12 +149,14 @@ def study(
     root: Root = None,
     out: Out = Path("runs"),
     device: Device = "cpu",
+    form: Format = "table",
     as_json: AsJson = False,
 ) -> None:
     """Do all runs of a study that are not done, several at a time, and compare methods over seeds."""
     from perdure.cli.progress import StudyProgress
     from perdure.lab import study as lab
 
+    page = Page(form)
     with StudyProgress(stderr) as progress:
         result = lab.study(
             name,
@@ -169,74 +173,70 @@ def study(
             dry=dry,
             callback=progress,
         )
-    _print(result, dry, as_json)
+    _print(result, page, dry, as_json)
 
 
-def _print(result: "StudyResult", dry: bool, as_json: bool) -> None:
+def _print(result: "StudyResult", page: Page, dry: bool, as_json: bool) -> None:
     if as_json:
         print(json.dumps(result.plain(), ensure_ascii=False))
     elif dry:
-        _print_costs(result)
+        _print_costs(result, page)
     else:
-        _print_result(result)
+        _print_result(result, page)
     if result.failed and not dry:
         raise typer.Exit(1)
 
 
-def _print_costs(result: "StudyResult") -> None:
+def _print_costs(result: "StudyResult", page: Page) -> None:
     plan, costs = result.plan, result.costs or []
-    names = ("benchmark", "method", "network")
-    table = Table(title=f"{plan.study.name}: what is to be done{_scaled(plan.scale)}", title_justify="left", box=None)
-    for name in (*names, "runs", "tasks × epochs", "an epoch", "a run", "all"):
-        table.add_column(name, justify="left" if name in names else "right")
+    scaled = "" if plan.scale == 1 else f"; epochs × {plan.scale:g}: not the plan's figures"
+    figures = [Column(name) for name in ("runs", "tasks × epochs", "an epoch", "a run", "all")]
+    rows: list[list[str | Cell]] = []
+    reasons = []
     for cost, label in zip(costs, labels([cost.spec.plain() for cost in costs]), strict=True):
         spec, found = cost.spec, cost.estimate
         cells = [spec.benchmark, f"{spec.method} ({label})" if label else spec.method, spec.network, str(cost.runs)]
         if found is None:
-            table.add_row(*cells, cost.error)
+            rows.append([*cells, *["–"] * 4])
+            reasons.append(f"{spec.method} on {spec.benchmark}: {cost.error}")
             continue
         epoch = duration(found.epoch) + ("" if found.whole else " *")
         times = [f"{found.lessons} × {found.epochs}", epoch, duration(found.run), duration(cost.runs * found.run)]
-        table.add_row(*cells, *times)
+        rows.append([*cells, *times])
+    title = f"{plan.study.name}: what is to be done{scaled}"
     if costs:
-        stdout.print(table)
+        page.tables([table(title, [*names("benchmark", "method", "network"), *figures], rows, framed=False)])
+    for reason in dict.fromkeys(reasons):
+        page.say(reason)
     if any(cost.estimate and not cost.estimate.whole for cost in costs):
-        stdout.print("* from its first steps")
+        page.tables(["* from its first steps"])
     for error in dict.fromkeys(run.error for run in result.failed):
-        stdout.print(f"cannot be done: {error}", markup=False, soft_wrap=True)
-    stdout.print(f"{len(plan.runs)} runs, {plan.done} done already, {len(plan.to_do)} to do", soft_wrap=True)
+        page.say(f"cannot be done: {error}")
+    page.say(f"{len(plan.runs)} runs, {plan.done} done already, {len(plan.to_do)} to do")
     if costs:
         parallel = result.seconds_in_parallel
         with_jobs = "" if parallel is None or plan.jobs == 1 else f", {duration(parallel)} with --jobs {plan.jobs}"
         threads = f"{plan.threads} thread{'s' if plan.threads > 1 else ''}"
-        stdout.print(
+        page.say(
             f"up to about {duration(result.seconds)} one after another{with_jobs}: timed here with {threads} a run, "
             "probes left out. The number of epochs is an upper bound: where a plan stops at a plateau, runs are "
-            "shorter.",
-            soft_wrap=True,
+            "shorter."
         )
 
 
-def _print_result(result: "StudyResult") -> None:
+def _print_result(result: "StudyResult", page: Page) -> None:
     from perdure.cli.progress import error_lines
 
-    stdout.print(summary(result.groups, _scaled(result.plan.scale)))
-    if result.measured:
-        for benchmark in dict.fromkeys(group.benchmark for group in result.groups):
-            stdout.print()
-            stdout.print(measured([group for group in result.groups if group.benchmark == benchmark], result.measured))
-    if result.differences:
-        stdout.print()
-        stdout.print(differences(result.differences))
+    for place, shown in enumerate(found for some in result.tables().values() for found in some):
+        if place:
+            page.gap()
+        page.tables([shown])
     lines = list(result.notes)
     if result.failed:
         lines.append(
             f"{len(result.failed)} of {len(result.runs)} runs are not done; the same command tries them again:"
         )
         lines += [f"  {line}" for line in error_lines(result.failed)]
+    lines += [f"{'picture' if file.suffix == '.png' else 'summary'}: {file}" for file in result.files]
     for line in lines:
-        stdout.print(line, markup=False, soft_wrap=True)
-
-
-def _scaled(scale: float) -> str:
-    return "" if scale == 1 else f"; epochs × {scale:g}: not the plan's figures"
+        page.say(line)

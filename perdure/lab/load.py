@@ -80,9 +80,9 @@ class LoadedRun:
         plan = self.spec.plan if plan is None else plan
         return learn(self.method, new, plan, self.spec.seed, callback, learned=self.learned)
 
-    def plot(self, path: str | Path | None = None) -> Any:
-        """A picture of the run; see `perdure.plot`."""
-        return self.learned.plot(path)
+    def plot(self, kind: str = "matrix", path: str | Path | None = None) -> Any:
+        """The accuracy "matrix" or learning "curves" as a picture; see `perdure.plot`."""
+        return self.learned.plot(kind, path)
 
     def _number(self, task: int | str) -> int:
         names = [known.name for known in self.tasks]

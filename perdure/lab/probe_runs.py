@@ -3,15 +3,15 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import astuple, dataclass, replace
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from safetensors.numpy import load_file
-
 from perdure import registry
-from perdure.errors import PerdureError, UnknownName, WrongValue
+from perdure.errors import UnknownName, WrongValue
 from perdure.lab import index
+from perdure.lab.pictures import probe_picture, read_result, save
 from perdure.lab.probe_run import (
     OpenRun,
     ProbeSpec,
@@ -24,10 +24,9 @@ from perdure.lab.probe_run import (
     timed,
 )
 from perdure.lab.snapshots import placeholder_snapshots
-from perdure.lab.store import lock_run, read_probe, read_probes, write
+from perdure.lab.store import lock_run, read_probe, read_probes
 from perdure.ops.statistics import labels
-from perdure.report.figures import png
-from perdure.report.probes import Result, renderer
+from perdure.report.probes import Result
 from perdure.schema import values_of
 
 
@@ -99,11 +98,13 @@ def probe(
             drawn = {compared: results}
         else:
             files = [run.path / "probes" / f"{one.key}.json" for run in found]
-            results = [_result(file, run.label) for file, run in zip(files, found, strict=True)]
+            results = [read_result(file, run.label) for file, run in zip(files, found, strict=True)]
             drawn = {file: [result] for file, result in zip(files, results, strict=True)}
             drawn |= {compared: results} if len(found) > 1 else {}
-        saved = [_draw(one.name, shown, file, progress) for file, shown in drawn.items()] if pictures else []
-        reports.append(ProbeReport(one.name, one.key, results, [file for file in saved if file is not None]))
+        wished: dict[Path, Any] = {}
+        for file, shown in drawn.items() if pictures else ():
+            wished |= probe_picture(one.name, file, partial(list, shown))
+        reports.append(ProbeReport(one.name, one.key, results, save(wished, progress.warn)))
     return reports
 
 
@@ -245,35 +246,13 @@ def _measure_across(session: Session, runs: Sequence[FinishedRun], one: ProbeSpe
             found, facts = timed(name, work, speed, session.progress, lambda: probe.measure_across(subjects))
         of = [{"label": run.label, "path": str(run.path)} for run in runs]
         save_result(file, one, found, {**facts, "models": models, "runs": of})
-    return _result(file, " | ".join(run.label for run in runs))
+    return read_result(file, " | ".join(run.label for run in runs))
 
 
 def _compared(one: ProbeSpec, runs: Sequence[FinishedRun]) -> Path:
     """The file of what compares several runs, in the store of the first."""
     names = blake2b(" ".join(run.path.name for run in runs).encode(), digest_size=4).hexdigest()
     return runs[0].store / "compared" / f"{one.key}-{names}.json"
-
-
-def _result(file: Path, label: str) -> Result:
-    content = read_probe(file)
-    if content is None:  # it was written a moment ago
-        raise PerdureError(f"{file}: changed meanwhile; run the same command again")
-    arrays = load_file(file.with_suffix(".safetensors")) if content["arrays"] else {}
-    figures = {n: v for n, v in content.items() if n not in ("probe", "values", "headline", "arrays")}
-    return Result(label, content["values"], figures, arrays, content["headline"])
-
-
-def _draw(name: str, results: Sequence[Result], file: Path, progress: RunProgress) -> Path | None:
-    """The picture beside a file of results, if this probe has one."""
-    own, picture = renderer(name), file.with_suffix(".png")
-    if own is None:
-        return None
-    try:
-        write(picture, png(lambda figure: own.draw(figure, results)))
-    except PerdureError as error:  # the figures are worth having without pictures
-        progress.warn(f"no picture of {name}: {error}")
-        return None
-    return picture
 
 
 # --- what it would cost ---

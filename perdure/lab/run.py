@@ -16,6 +16,7 @@ from perdure.errors import CorruptFile
 from perdure.lab import checkpoint, store
 from perdure.lab.build import build, count_lessons, open_stream, resolve_device
 from perdure.lab.checkpoint import Checkpoint, Checkpointer
+from perdure.lab.pictures import draw_run
 from perdure.lab.probe_run import RunProgress, measure, open_run, probe_spec, with_snapshots
 from perdure.lab.snapshots import SnapshotSaver
 from perdure.lab.spec import RunSpec, spec
@@ -58,6 +59,7 @@ def run(
     root: str | Path | None = None,
     device: str = "cpu",
     checkpoint_every: float = 60.0,
+    pictures: bool = True,
     callback: Callback | None = None,
     progress: RunProgress | None = None,
 ) -> dict[str, Any]:
@@ -71,6 +73,8 @@ def run(
     - `snapshots` keeps the method as it was after each task; a checkpoint is written every so many seconds.
     - `without` names what will not be there in use (stored-data, task-identity), to be warned; `trackers` are
       tensorboard, mlflow or wandb.
+    - `pictures` of the run and its probes are drawn beside its record (`pictures` in what is returned), where
+      matplotlib is installed; of a run that was done before, those that are missing.
     - `out` is the store of runs, `root` the place of image files (default: PERDURE_DATA, else the user's cache).
 
     A run that is finished is not computed again (`already_done` in the record), and one that was interrupted resumes.
@@ -82,7 +86,8 @@ def run(
     """
     given: dict[str, Any] = {"values": values, "plan": plan, "settings": settings, "outliers": outliers}
     wanted = spec(method, benchmark, seed=seed, network=net, tasks=tasks, **given)
-    return run_spec(
+    progress = progress or RunProgress()
+    record = run_spec(
         wanted,
         out=Path(out),
         root=None if root is None else Path(root),
@@ -95,6 +100,9 @@ def run(
         callback=callback,
         progress=progress,
     )
+    keys = [probe_spec(name).key for name in probes]
+    drawn = draw_run(record, keys, progress.warn, again=not record["already_done"]) if pictures else []
+    return {**record, "pictures": [str(path) for path in drawn]}
 
 
 def run_spec(

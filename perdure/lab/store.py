@@ -9,6 +9,7 @@ runs/<benchmark>/<method>/<hash>/
     checkpoint/         while it is not finished: the latest states, to resume from
     snapshots/          the method after each task, where asked for
     probes/             measurements made of the finished model
+    matrix.png, curves.png   pictures, see `pictures.py`
 """
 
 import json

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,12 +14,14 @@ from perdure.lab.build import count_lessons, open_clean
 from perdure.lab.estimate import RunCost, estimate_runs, parallel_seconds
 from perdure.lab.execute.job import Event, Executor, Job
 from perdure.lab.executors import make_executor, stop_on_signal
+from perdure.lab.pictures import study_tables, write_study
 from perdure.lab.spec import RunSpec
 from perdure.lab.store import read_probes, read_record, run_directory, write_json
 from perdure.lab.study_file import Study, in_memory, probe_keys, read, specs
 from perdure.methods.method import Method
 from perdure.nets.network import Backbone
 from perdure.ops.statistics import CONFIDENCE, DDOF, Difference, Group, differences, groups, headlines
+from perdure.report.table import Table
 from perdure.types import Stream
 
 FIGURES = ("acc", "bwt", "learning_accuracy", "forgetting", "seconds")
@@ -103,6 +105,7 @@ class StudyResult:
     measured: list[str]  # names of the figures that probes found
     notes: list[str]  # on data, and on what differs between runs
     costs: list[RunCost] | None = None  # of what is to do, where nothing was done
+    files: list[Path] = field(default_factory=list)  # tables and pictures that were written
 
     @property
     def runs(self) -> list[StudyRun]:
@@ -155,7 +158,12 @@ class StudyResult:
                 for group, other, figures in self.differences
             ],
             "notes": self.notes,
+            "files": [str(file) for file in self.files],
         }
+
+    def tables(self) -> dict[str, list[Table]]:
+        """What it prints, by name: summary, measured, differences."""
+        return study_tables(self.groups, self.measured, self.differences, self.plan.scale)
 
 
 def study(
@@ -172,6 +180,7 @@ def study(
     device: str = "cpu",
     trackers: Sequence[str] = (),
     dry: bool = False,
+    pictures: bool = True,
     callback: StudyCallback | None = None,
 ) -> StudyResult:
     """Do all runs of a study that are not done, and compare methods over seeds: what `perdure study` does.
@@ -180,6 +189,8 @@ def study(
     - `jobs` runs at a time on this machine (1, or one per GPU), or `on` a Ray cluster, where each run takes `cpus` and
       `gpus`; each computes with `threads` threads, those of the study when left out.
     - `scale` multiplies the epochs of every plan. `trackers` are tensorboard, mlflow or wandb.
+    - Tables, as Markdown, LaTeX and CSV, and `pictures` of them are written to studies/NAME in the store: see `files`
+      of the result.
     - `dry` does nothing but time an epoch or two of each kind of run: see `costs` and `seconds` of the result.
 
     A run that fails does not stop the others: its state and error are in the result, and the next call tries it again.
@@ -202,7 +213,7 @@ def study(
         costs = estimate_runs([run.spec for run in plan.to_do], root, place, threads, callback.on_timed)
         return _result(plan, costs)
     _execute(plan, tuple(trackers), callback)
-    return _result(plan)
+    return _written(_result(plan), pictures)
 
 
 def compare(
@@ -363,6 +374,17 @@ def _result(plan: StudyPlan, costs: list[RunCost] | None = None) -> StudyResult:
     against = plan.study.against
     compared = differences(found, None if against is None else registry.methods.short_name(against))
     return StudyResult(plan, found, compared, _measured(plan, records), _notes(records), costs)
+
+
+def _written(result: StudyResult, pictures: bool) -> StudyResult:
+    """With its files; those of other numbers of epochs are kept apart."""
+    plan, warnings = result.plan, list[str]()
+    if not plan.done:
+        return result
+    folder = plan.out / "studies" / (plan.study.name + ("" if plan.scale == 1 else f"-scale-{plan.scale:g}"))
+    found = (result.groups, result.measured, result.tables(), result.notes)
+    files = write_study(folder, *found, warnings.append, pictures=pictures)
+    return replace(result, files=files, notes=[*result.notes, *(f"warning: {text}" for text in warnings)])
 
 
 def _measured(plan: StudyPlan, records: Sequence[dict[str, Any]]) -> list[str]:

@@ -1,12 +1,26 @@
 """Pictures of records (needs `pip install perdure[report]`)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from io import BytesIO
+from statistics import fmean
 from typing import Any
 
 from perdure.errors import PerdureError
-from perdure.report.render import Figure, heat_map, scores, slanted_ticks
+from perdure.ops.statistics import Group
+from perdure.report.render import (
+    Axes,
+    Figure,
+    heat_map,
+    label_ends,
+    lines,
+    matrix_ticks,
+    scores,
+    slanted_ticks,
+    whole_ticks,
+)
+from perdure.report.style import line_styles
 
+Record = Mapping[str, Any]
 STYLE: dict[Any, Any] = {  # of all pictures
     "font.size": 8,
     "axes.labelsize": 9,
@@ -23,6 +37,9 @@ STYLE: dict[Any, Any] = {  # of all pictures
     "lines.linewidth": 1.2,
     "lines.markersize": 4,
 }
+NAMED = 10  # tasks that have a line of their own; of more, the mean of those seen
+WITH_FIGURES = 24  # tasks whose cells have room for a figure, and whose epochs have room beside one another
+MARKED = 60  # points of a line that have room for markers
 
 
 def png(draw: Callable[[Figure], None]) -> bytes:
@@ -40,16 +57,180 @@ def png(draw: Callable[[Figure], None]) -> bytes:
     return buffer.getvalue()
 
 
-def accuracy_matrix(record: Mapping[str, Any]) -> bytes:
-    """The accuracy matrix: row after task t, column task i, each cell with its figure."""
+# --- one run ---
+
+
+def accuracy_matrix(record: Record) -> bytes:
+    """The accuracy matrix: row after task t, column task i, each cell with its figure where there is room."""
     return png(lambda figure: _draw_matrix(figure, record))
 
 
-def _draw_matrix(figure: Figure, record: Mapping[str, Any]) -> None:
+def _draw_matrix(figure: Figure, record: Record) -> None:
     rows, names = record["accuracy_matrix"], record["task_names"]
-    figure.set_size_inches(1.5 + 0.75 * len(names), 1.4 + 0.55 * len(rows))
+    wide, tall, form = (0.6, 0.4, ".1f") if len(names) <= NAMED else (0.34, 0.28, ".0f")
+    if len(names) > WITH_FIGURES:
+        wide, tall, form = 7 / len(names), 5.5 / len(names), ""
+    figure.set_size_inches(max(4.6, 2.3 + wide * len(names)), max(2.2, 1.6 + tall * len(rows)))
     axes = figure.subplots()
-    heat_map(axes, rows)
-    slanted_ticks(axes, names)
-    axes.set_yticks(range(len(rows)), [f"after {t + 1}" for t in range(len(rows))])
-    figure.suptitle(f"{record['method']} on {record['benchmark']}, seed {record['seed']}: {scores(record)}")
+    heat_map(axes, rows, form)
+    matrix_ticks(axes, len(names), len(rows))
+    if len(names) <= NAMED:
+        slanted_ticks(axes, names)
+    figure.suptitle(_title(record))
+
+
+def _title(record: Record) -> str:
+    """Who learned what, as far as it is known, and what it came to."""
+    about = [f"{record['method']} on {record['benchmark']}, seed {record['seed']}"] if "benchmark" in record else []
+    return ": ".join([*about, scores(record)])
+
+
+def curves(record: Record, epochs: Sequence[Record]) -> bytes:
+    """Left the accuracy of each task after each lesson, or the mean of those seen where tasks are many; right the
+    validation accuracy and loss over all epochs, where they are known."""
+    return png(lambda figure: _draw_curves(figure, record, epochs))
+
+
+def _draw_curves(figure: Figure, record: Record, epochs: Sequence[Record]) -> None:
+    figure.set_size_inches(10.6 if epochs else 5.4, 3.6)
+    panels = figure.subplots(1, 2 if epochs else 1, squeeze=False)[0]
+    _draw_tasks(panels[0], record)
+    if epochs:
+        _draw_epochs(panels[1], epochs)
+    figure.suptitle(_title(record))
+
+
+def _draw_tasks(axes: Axes, record: Record) -> None:
+    rows, names = record["accuracy_matrix"], record["task_names"]
+    if len(rows) == 1:  # all tasks learned together: nothing happens over time
+        axes.bar(range(1, len(names) + 1), rows[0], color=line_styles(["gpm"])[0]["color"], width=0.6)
+        axes.set(ylim=(0, 102), xlabel="task", ylabel="accuracy (%)", title="all tasks learned together")
+        whole_ticks(axes, 1, len(names))
+        return
+    if len(names) <= NAMED:
+        known = [[(t, row[place]) for t, row in enumerate(rows, 1) if place < len(row)] for place in range(len(names))]
+        named = zip(names, known, strict=True)
+        lines(axes, [(name, *zip(*points, strict=True)) for name, points in named])
+        axes.set_title("each task, after each that was learned")
+    else:
+        after, mean = _seen(rows)
+        both = [("tasks seen, mean", after, mean), ("the newest task", after, [row[-1] for row in rows])]
+        lines(axes, both, **({} if len(rows) <= MARKED else {"marker": ""}))
+        axes.set_title("after each task that was learned")
+    axes.set(ylim=(0, 102), xlabel="after learning task", ylabel="accuracy (%)")
+    whole_ticks(axes, 1, len(rows))
+    label_ends(axes)
+
+
+def _seen(rows: Sequence[Sequence[float]]) -> tuple[list[int], list[float]]:
+    """After each lesson, the mean accuracy over the tasks seen by then."""
+    return list(range(1, len(rows) + 1)), [fmean(row) for row in rows]
+
+
+def _draw_epochs(axes: Axes, epochs: Sequence[Record]) -> None:
+    """A line for each lesson, with a rule between lessons; where they are many, the last epoch of each."""
+    lessons: dict[int, list[Record]] = {}
+    for epoch in epochs:
+        lessons.setdefault(epoch["lesson"], []).append(epoch["valid"])
+    parts, unit, title = list(lessons.values()), "epoch, over all tasks", "while it learned; grey: a new task begins"
+    if len(parts) > WITH_FIGURES:
+        parts, unit, title = [[own[-1] for own in parts]], "task", "in the last epoch of each task"
+    right = axes.twinx()
+    right.spines["right"].set_visible(True)
+    count = sum(map(len, parts))
+    marks: dict[str, Any] = {"markersize": 3, "linewidth": 1} | ({} if count <= MARKED else {"marker": ""})
+    accuracy, loss = (line_styles([name])[0] | marks for name in ("gpm", "rcl"))  # blue and red: far apart for all
+    first = 0
+    for own in parts:
+        x = range(first + 1, first + len(own) + 1)
+        axes.plot(x, [one["accuracy"] for one in own], **accuracy | {"linestyle": "-"})
+        right.plot(x, [one["loss"] for one in own], **loss | {"linestyle": "--"})
+        if first:
+            axes.axvline(first + 0.5, color="0.8", linewidth=0.8, zorder=0)
+        first += len(own)
+    whole_ticks(axes, 1, count)
+    axes.set(xlim=(0.5, count + 0.5), ylim=(0, 102), xlabel=unit, title=title)
+    axes.set_ylabel("validation accuracy (%), solid", color=accuracy["color"])
+    right.set_ylim(bottom=0)
+    right.set_ylabel("validation loss, dashed", color=loss["color"])
+
+
+# --- methods compared ---
+
+
+def comparison(groups: Sequence[Group]) -> bytes:
+    """ACC and BWT of each method: mean and deviation over seeds, and each seed as a point; a row per benchmark."""
+    return png(lambda figure: _draw_comparison(figure, groups))
+
+
+def _draw_comparison(figure: Figure, groups: Sequence[Group]) -> None:
+    parts = _by_benchmark(groups)
+    figure.set_size_inches(9.4, 0.5 + sum(0.8 + 0.3 * len(alike) for alike in parts.values()))
+    heights = [0.8 + 0.3 * len(alike) for alike in parts.values()]
+    grid = figure.subplots(len(parts), 2, squeeze=False, height_ratios=heights, sharex="col")
+    for row, (benchmark, alike) in zip(grid, parts.items(), strict=True):
+        for axes, name in zip(row, ("acc", "bwt"), strict=True):
+            _draw_spreads(axes, alike, name)
+        row[0].set_yticks(range(len(alike)), [group.name for group in alike])
+        row[1].set_yticks(range(len(alike)), [""] * len(alike))
+        row[0].set_title(benchmark)
+    grid[-1][0].set_xlabel("ACC: accuracy on all tasks in the end (%)")
+    grid[-1][1].set_xlabel("BWT: what old tasks lost (−) or gained (+), points")
+    if any(len(group.runs) > 1 for group in groups):
+        figure.suptitle("mean ± standard deviation over seeds; small: each seed")
+
+
+def _draw_spreads(axes: Axes, groups: Sequence[Group], name: str) -> None:
+    for place, (group, style) in enumerate(zip(groups, line_styles([group.name for group in groups]), strict=True)):
+        found, values = group.spread(name), list(group.figures(name).values())
+        if found is None:
+            continue
+        axes.errorbar(found.mean, place, xerr=found.deviation, capsize=3, **style | {"linestyle": "", "markersize": 6})
+        if len(values) > 1:
+            beside = [place + 0.24] * len(values)
+            axes.plot(values, beside, linestyle="", color=style["color"], marker=style["marker"], markersize=2.5)
+    axes.set_ylim(len(groups) - 0.5, -0.6)
+    axes.grid(axis="x", color="0.9", linewidth=0.6)
+    axes.set_axisbelow(True)
+    if name == "bwt":
+        axes.axvline(0, color="0.6", linewidth=0.8, zorder=0)
+
+
+def accuracy_over_tasks(groups: Sequence[Group]) -> bytes:
+    """Mean accuracy over the tasks seen, after each task: a line per method, the mean over its seeds."""
+    return png(lambda figure: _draw_over_tasks(figure, groups))
+
+
+def _draw_over_tasks(figure: Figure, groups: Sequence[Group]) -> None:
+    parts = _by_benchmark([group for group in groups if with_matrix(group)])
+    across = min(len(parts), 2)
+    down = -(-len(parts) // across)
+    figure.set_size_inches(6.2 * across, 4.0 * down)
+    grid = list(figure.subplots(down, across, squeeze=False).flat)
+    for axes in grid[len(parts) :]:
+        axes.remove()
+    for axes, (benchmark, alike) in zip(grid, parts.items(), strict=False):
+        last = max(len(run["accuracy_matrix"]) for group in alike for run in with_matrix(group))
+        for group, style in zip(alike, line_styles([group.name for group in alike]), strict=True):
+            seeds = [_seen(run["accuracy_matrix"])[1] for run in with_matrix(group)]
+            mean = [fmean(values) for values in zip(*seeds, strict=False)]
+            if len(mean) == 1 < last:  # all tasks learned together: a level to measure the others by
+                axes.plot((1, last), mean * 2, label=group.name, **style | {"marker": ""})
+            else:
+                axes.plot(range(1, len(mean) + 1), mean, label=group.name, **style)
+        whole_ticks(axes, 1, last)
+        axes.set(xlabel="after learning task", ylabel="accuracy (%), mean over tasks seen", title=benchmark)
+        axes.grid(axis="y", color="0.92", linewidth=0.6)
+        label_ends(axes)
+
+
+def with_matrix(group: Group) -> list[Mapping[str, Any]]:
+    """The runs of a group that have an accuracy matrix: those that are done."""
+    return [run for run in group.runs if run.get("accuracy_matrix")]
+
+
+def _by_benchmark(groups: Iterable[Group]) -> dict[str, list[Group]]:
+    parts: dict[str, list[Group]] = {}
+    for group in groups:
+        parts.setdefault(group.benchmark, []).append(group)
+    return parts

@@ -6,10 +6,10 @@ from itertools import repeat
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from rich.console import RenderableType
-from rich.table import Table
-
 from perdure.report.probes import Result
+from perdure.report.style import SHADES, ink, line_styles, shade
+from perdure.report.table import Cell, Table
+from perdure.report.table import table as make_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Axes
@@ -23,14 +23,11 @@ Tables = Sequence[Table | str]
 """Tables, and single lines that say how to read them."""
 
 Figures = Mapping[str, Any]
-Cell = Callable[[Figures], RenderableType]
-Columns = Sequence[tuple[str, Cell]]
+Reader = Callable[[Figures], str | Cell]
+Columns = Sequence[tuple[str, Reader]]
 """Names, and how the cells below them are read off the figures of a row."""
 
 SIDE_BY_SIDE = 5  # runs beside one another in a table of 100 columns
-SHADES = ("black", "0.45")
-DASHES = ("-", "--", ":", "-.")
-MARKERS = "os^Dv"
 LABEL_HEIGHT = 0.15  # inches from one label to the next
 
 
@@ -97,7 +94,7 @@ def at(figures: Figures, path: str) -> Any:
     return found
 
 
-def cell(path: str, form: str = ".1f", interval: str = "") -> Cell:
+def cell(path: str, form: str = ".1f", interval: str = "") -> Reader:
     """A figure as text, with its interval in brackets."""
 
     def text(figures: Figures) -> str:
@@ -107,17 +104,15 @@ def cell(path: str, form: str = ".1f", interval: str = "") -> Cell:
     return text
 
 
-def table(title: str, first: str, columns: Iterable[str], *groups: Iterable[Sequence[RenderableType]]) -> Table:
-    """Rows in groups with a rule between. Names to the left, figures to the right; long names are folded, not cut."""
-    found = Table(title=title, title_justify="left")
-    found.add_column(first, overflow="fold")
-    for name in columns:
-        found.add_column(name, justify="right", overflow="fold")
-    for rows in groups:
-        for row in rows:
-            found.add_row(*row)
-        found.add_section()
-    return found
+def table(
+    title: str,
+    first: str,
+    columns: Iterable[str],
+    *groups: Iterable[Sequence[str | Cell]],
+    merged: bool = False,
+) -> Table:
+    """Rows in groups with a rule between: names in the first column, figures in the others."""
+    return make_table(title, [first, *columns], *groups, merged=merged)
 
 
 def declared(title: str, first: str, columns: Columns, *groups: Iterable[tuple[str, Figures]]) -> Table:
@@ -162,7 +157,7 @@ def _cells(result: Result, name: str, error: str) -> dict[str, str]:
     return dict(zip(figures["tasks"], map(digits, figures[name], errors), strict=True))
 
 
-def side_by_side(title: str, first: str, columns: Sequence[tuple[str, Mapping[str, RenderableType]]]) -> list[Table]:
+def side_by_side(title: str, first: str, columns: Sequence[tuple[str, Mapping[str, str | Cell]]]) -> list[Table]:
     """A column for each run, its cells by the names of the rows; in as many tables as it takes to fit."""
     names = list(dict.fromkeys(name for _, cells in columns for name in cells))
     parts = [columns[start : start + SIDE_BY_SIDE] for start in range(0, len(columns), SIDE_BY_SIDE)]
@@ -180,19 +175,10 @@ def side_by_side(title: str, first: str, columns: Sequence[tuple[str, Mapping[st
 # --- pictures ---
 
 
-def line_style(place: int) -> dict[str, Any]:
-    """Of the line of that place among several: distinct in grey by dash, marker and shade."""
-    return {
-        "color": SHADES[place % len(SHADES)],
-        "linestyle": DASHES[place % len(DASHES)],
-        "marker": MARKERS[place % len(MARKERS)],
-    }
-
-
-def lines(axes: Axes, series: Iterable[tuple[str, Sequence[float], Sequence[float]]], **style: Any) -> None:
+def lines(axes: Axes, series: Sequence[tuple[str, Sequence[float], Sequence[float]]], **style: Any) -> None:
     """A line for each label, x and y, each in its own style."""
-    for place, (label, x, y) in enumerate(series):
-        axes.plot(x, y, label=label, **line_style(place) | style)
+    for (label, x, y), own in zip(series, line_styles([label for label, _, _ in series]), strict=True):
+        axes.plot(x, y, label=label, **own | style)
 
 
 def label_ends(axes: Axes) -> None:
@@ -203,12 +189,19 @@ def label_ends(axes: Axes) -> None:
     for handle in handles:
         line: Any = getattr(handle, "lines", (handle,))[0]  # those with error bars are several
         x, y = (line.get_transform() - axes.transAxes).transform(line.get_xydata()[-1])
-        ends.append((float(x), min(max(float(y), 0.0), 1.0), "black" if line.get_color() == "black" else "0.4"))
+        ends.append((float(x), min(max(float(y), 0.0), 1.0), line.get_color()))
     gap = LABEL_HEIGHT * axes.figure.dpi / axes.bbox.height
-    leader = {"arrowstyle": "-", "color": "0.7", "linewidth": 0.6, "relpos": (0, 0.5), "shrinkA": 1, "shrinkB": 4}
+    leader: dict[str, Any] = {
+        "arrowstyle": "-",
+        "linewidth": 0.6,
+        "alpha": 0.5,
+        "relpos": (0, 0.5),
+        "shrinkA": 1,
+        "shrinkB": 4,
+    }
     place: dict[str, Any] = {"textcoords": "axes fraction", "va": "center", "annotation_clip": False}
     for name, (x, y, color), height in zip(names, ends, spread_out([y for _, y, _ in ends], gap), strict=True):
-        axes.annotate(name, (x, y), (1.03, height), "axes fraction", color=color, arrowprops=leader, **place)
+        axes.annotate(name, (x, y), (1.03, height), "axes fraction", arrowprops=leader | {"color": color}, **place)
 
 
 def spread_out(heights: Sequence[float], gap: float) -> list[float]:
@@ -232,20 +225,35 @@ def spread_out(heights: Sequence[float], gap: float) -> list[float]:
     return [found[place] for place in range(len(heights))]
 
 
-def heat_map(axes: Axes, rows: Sequence[Sequence[float]]) -> list[list[Text]]:
-    """Accuracies in percent as cells, the darker the higher, each with its figure; rows may be of unequal length."""
+def heat_map(axes: Axes, rows: Sequence[Sequence[float]], form: str = ".1f", bar: bool = True) -> list[list[Text]]:
+    """Accuracies in percent as cells, the better the darker, each with its figure unless the form is empty, and beside
+    them a bar of colors; rows may be of unequal length."""
+    from matplotlib.colors import LinearSegmentedColormap
+
     width = max(map(len, rows))
     square = [[*row, *[math.nan] * (width - len(row))] for row in rows]
-    axes.imshow(square, cmap="Greys", vmin=0, vmax=125, aspect="auto")  # the darkest cell keeps its figure legible
+    colors = LinearSegmentedColormap.from_list("percent", [tuple(part / 255 for part in one) for one in SHADES])
+    image = axes.imshow(square, cmap=colors, vmin=0, vmax=100, aspect="auto")
+    if bar:
+        beside = axes.inset_axes((1.02, 0, 0.03, 1))
+        axes.figure.colorbar(image, cax=beside, label="accuracy (%)").outline.set_visible(False)
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0)
     return [
         [
-            axes.text(x, y, f"{value:.1f}", ha="center", va="center", color="white" if value > 62 else "black")
+            axes.text(x, y, f"{value:{form}}" if form else "", ha="center", va="center", color=ink(shade(value)))
             for x, value in enumerate(row)
         ]
         for y, row in enumerate(rows)
     ]
+
+
+def matrix_ticks(axes: Axes, tasks: int, lessons: int) -> None:
+    """Tasks by their numbers, as many as can be read."""
+    for axis, count in ((axes.xaxis, tasks), (axes.yaxis, lessons)):
+        places = range(0, count, 1 + (count - 1) // 20)
+        axis.set_ticks(places, [str(place + 1) for place in places])
+    axes.set(xlabel="task", ylabel="after learning task")
 
 
 def panels(figure: Figure | SubFigure, count: int, columns: int) -> list[Axes]:

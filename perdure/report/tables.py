@@ -1,14 +1,15 @@
-"""Tables of records, for the terminal."""
+"""Tables of records."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
-from rich.table import Table
-from rich.text import Text
-
 from perdure.ops.statistics import CONFIDENCE, DDOF, Difference, Group, Interval, Spread
+from perdure.report.table import Cell, Column, Table, names, table, with_best
 
 Record = Mapping[str, Any]
+ATTACKS = ("FGSM", "PGD", "APGD", "Square", "noise", "robust")  # how figures begin of which more is better
 
 
 def comparison(records: Sequence[Record]) -> Table:
@@ -16,68 +17,113 @@ def comparison(records: Sequence[Record]) -> Table:
     strengths = _attacks(records[0]).get("strengths", [])
     scale = "; FGSM strengths in pixels of 0…255" if strengths else ""
     attacks = [f"FGSM {255 * strength:g}" for strength in strengths]
-    table = _table(f"percent, mean over tasks{scale}", "method", "ACC", "BWT", "new task", *attacks, "seconds")
+    columns = ["method", "ACC", "BWT", "new task", *attacks, "seconds"]
+    rows = []
     for record in records:
         scores = [f"{record['acc']:.1f}", _number(record["bwt"], "+"), _number(record["learning_accuracy"])]
-        attacked = [f"{value:.1f}" for value in _attacks(record).get("acc", [])]
-        table.add_row(record["method"], *scores, *attacked, f"{record['seconds']:.0f}")
-    return table
+        attacked = [f"{value:.1f}" for value in _attacks(record).get("acc", [])] or ["–"] * len(attacks)
+        rows.append([record["method"], *scores, *attacked, f"{record['seconds']:.0f}"])
+    return with_best(table(f"percent, mean over tasks{scale}", columns, rows), "ACC", "BWT", *attacks)
 
 
 def matrix(record: Record) -> Table:
-    """The accuracy matrix; the darker a cell's ground, the less is left."""
-    table = Table(
-        title=f"{record['method']}: accuracy on each task after each was learned", title_justify="left", box=None
-    )
-    table.add_column("after")
-    for name in record["task_names"]:
-        table.add_column(name, justify="right")
-    for t, row in enumerate(record["accuracy_matrix"]):
-        table.add_row(str(t + 1), *(Text(f"{accuracy:5.1f}", style=_shade(accuracy)) for accuracy in row))
-    return table
+    """The accuracy matrix; the better, the darker a cell's ground. Where it is too wide, tasks go by numbers, then
+    figures without decimals, then each task with its first and last figure alone."""
+    tasks, rows = record["task_names"], record["accuracy_matrix"]
+    numbers = [str(place) for place, _ in enumerate(tasks, 1)]
+    named = [f"{number}\u00a0{name}" for number, name in zip(numbers, tasks, strict=True)]  # not torn apart
+    legend = [f"tasks: {', '.join(named)}"]
+    title = f"{record['method']}: accuracy on each task after each was learned"
+    forms = [
+        _matrix(title, tasks, rows, ".1f"),
+        replace(_matrix(title, numbers, rows, ".1f"), notes=legend),
+        replace(_matrix(title, numbers, rows, ".0f"), notes=legend),
+    ]
+    found = _first_and_last(record)
+    for form in reversed(forms):
+        found = replace(form, narrower=found)
+    return found
+
+
+def _matrix(title: str, columns: Sequence[str], rows: Sequence[Sequence[float]], form: str) -> Table:
+    cells = [[Cell(f"{value:{form}}", percent=value) for value in row] for row in rows]
+    missing = [[Cell("")] * (len(columns) - len(row)) for row in rows]
+    filled = [[Cell(str(t)), *row, *gap] for t, (row, gap) in enumerate(zip(cells, missing, strict=True), 1)]
+    return table(title, ["after", *map(Column, columns)], filled, framed=False)
+
+
+def _first_and_last(record: Record) -> Table:
+    """Of each task how well it was known when it was learned and in the end, and how much of the best is gone."""
+    rows = record["accuracy_matrix"]
+    over_time = [[row[place] for row in rows if place < len(row)] for place, _ in enumerate(record["task_names"])]
+    figures = [(known[0], known[-1], max(known) - known[-1]) for known in over_time]
+    cells: list[list[str | Cell]] = [
+        [str(place), name, *_shaded(known)]
+        for place, (name, known) in enumerate(zip(record["task_names"], figures, strict=True), 1)
+    ]
+    mean: list[str | Cell] = ["", "mean", *_shaded([fmean(column) for column in zip(*figures, strict=True)])]
+    title = f"{record['method']}: accuracy on each task when it was learned and in the end"
+    columns = [Column("task"), *names("name"), *map(Column, ("first", "last", "forgotten"))]
+    return table(title, columns, cells, [mean], framed=False)
+
+
+def _shaded(known: Sequence[float]) -> list[Cell]:
+    first, last, forgotten = known
+    return [*(Cell(f"{value:.1f}", percent=value) for value in (first, last)), Cell(f"{forgotten:.1f}")]
 
 
 def summary(found: Sequence[Group], note: str = "") -> Table:
     """One row per group: its mean and deviation over seeds; the note goes into the title."""
     title = f"percent, mean ± standard deviation over n seeds (ddof {DDOF}){note}"
-    table = _table(title, "benchmark", "method", "n", "ACC", "BWT")
-    for group in found:
-        have, of = len(group.figures("acc")), len(group.runs)
-        count = str(have) if have == of else f"{have} of {of}"
-        scores = _spread(group.spread("acc")), _spread(group.spread("bwt"), "+")
-        table.add_row(group.benchmark, group.name, count, *scores)
-    return table
+    parts: list[Any] = []
+    columns = [*names("benchmark", "method"), Column("n"), Column("ACC"), Column("BWT")]
+    for benchmark in dict.fromkeys(group.benchmark for group in found):
+        rows = []
+        for group in found:
+            if group.benchmark == benchmark:
+                have, of = len(group.figures("acc")), len(group.runs)
+                count = str(have) if have == of else f"{have} of {of}"
+                scores = _spread(group.spread("acc")), _spread(group.spread("bwt"), "+")
+                rows.append([group.benchmark, group.name, count, *scores])
+        parts += with_best(table(title, columns, rows), "ACC", "BWT").groups  # the best of each benchmark
+    return Table(title, columns, parts)
 
 
-def measured(found: Sequence[Group], names: Sequence[str]) -> Table:
-    """What probes found: a row for each figure and a column for each group, or the other way round, whichever is
-    narrower."""
-    cells: dict[tuple[str, str], str] = {}
-    for name in names:
-        spreads = {group.name: group.spread(name) for group in found}
-        largest = max((abs(value.mean) for value in spreads.values() if value is not None), default=0.0)
-        digits = 0 if largest >= 1000 else 1 if largest >= 10 else 2 if largest >= 1 else 3
-        cells |= {(group, name): _spread(value, digits=digits) for group, value in spreads.items()}
-    groups = [group.name for group in found]
-    upright = len(names) > len(groups)
-    rows, columns = (list(names), groups) if upright else (groups, list(names))
+def measured(found: Sequence[Group], figures: Sequence[str]) -> Table:
+    """What probes found: a row for each group and a column for each figure, or the other way round where that is
+    narrower and all are of one benchmark."""
     title = f"measured, mean ± standard deviation over n seeds (ddof {DDOF})"
-    table = _table(title, "figure" if upright else "method", *columns)
-    for row in rows:
-        table.add_row(row, *(cells[(column, row) if upright else (row, column)] for column in columns))
-    return table
+    several = len({group.benchmark for group in found}) > 1
+    cells = [[group.benchmark, group.name] if several else [group.name] for group in found]
+    for name in figures:
+        spreads = [group.spread(name) for group in found]
+        largest = max((abs(value.mean) for value in spreads if value is not None), default=0.0)
+        digits = 0 if largest >= 1000 else 1 if largest >= 10 else 2 if largest >= 1 else 3
+        for row, value in zip(cells, spreads, strict=True):
+            row.append(_spread(value, digits=digits))
+    better = [] if several else [name for name in figures if name.startswith(ATTACKS)]
+    first = names("benchmark", "method") if several else names("method")
+    upright = with_best(table(title, [*first, *map(Column, figures)], cells), *better)
+    return _turned(upright, "figure") if len(figures) > len(found) and not several else upright
+
+
+def _turned(found: Table, first: str) -> Table:
+    """Rows as columns."""
+    labels, *columns = zip(*found.rows, strict=True)
+    rows = [[column.name, *cells] for column, cells in zip(found.columns[1:], columns, strict=True)]
+    return table(found.title, [first, *(label.text for label in labels)], rows)
 
 
 def differences(compared: Sequence[Difference]) -> Table:
     """One row per pair of groups: what the first has over the second."""
     level = f"{100 * CONFIDENCE:g} %"
     title = f"paired differences over n seeds, percent points, with {level} confidence intervals (Student's t)"
-    table = _table(title, "benchmark", "method", "n", "ACC", "BWT", whole=("ACC", "BWT"))
+    rows = []
     for group, other, figures in compared:
         pairs = max(value.n for value in figures.values() if value is not None)
         cells = [_interval(figures[name]) for name in ("acc", "bwt")]
-        table.add_row(group.benchmark, f"{group.name} − {other.name}", str(pairs), *cells)
-    return table
+        rows.append([group.benchmark, f"{group.name} − {other.name}", str(pairs), *cells])
+    return table(title, [*names("benchmark", "method"), Column("n"), Column("ACC"), Column("BWT")], rows)
 
 
 def duration(seconds: float) -> str:
@@ -94,36 +140,29 @@ def duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h" if seconds < 72 * 3600 else f"{seconds / 86400:.1f} days"
 
 
-def _table(title: str, *columns: str, whole: Sequence[str] = ()) -> Table:
-    """Names to the left, figures to the right; cells of whole columns are not wrapped."""
-    table = Table(title=title, title_justify="left")
-    for name in columns:
-        left = name in ("benchmark", "method", "figure")
-        table.add_column(name, justify="left" if left else "right", no_wrap=name in whole)
-    return table
-
-
 def _attacks(record: Record) -> Mapping[str, Any]:
     found: Mapping[str, Any] = record.get("probes", {}).get("fgsm", {})
     return found
 
 
-def _shade(accuracy: float) -> str:
-    level = int(90 + 1.3 * max(0.0, min(accuracy, 100.0)))
-    return f"black on rgb({level},{level},{level})"
-
-
-def _number(value: float | None, sign: str = "") -> str:
-    return "–" if value is None else f"{value:{sign}.1f}"
+def _number(value: float | None, sign: str = "", digits: int = 1) -> str:
+    """
+    >>> _number(-2.04, "+"), _number(-0.04, "+"), _number(None)
+    ('-2.0', '+0.0', '–')
+    """
+    if value is None:
+        return "–"
+    return f"{round(value, digits) + 0.0:{sign}.{digits}f}"  # − 0 is 0
 
 
 def _spread(value: Spread | None, sign: str = "", digits: int = 2) -> str:
     if value is None:
         return "–"
-    return f"{value.mean:{sign}.{digits}f}" + ("" if value.deviation is None else f" ± {value.deviation:.{digits}f}")
+    return _number(value.mean, sign, digits) + ("" if value.deviation is None else f" ± {value.deviation:.{digits}f}")
 
 
 def _interval(value: Interval | None) -> str:
     if value is None:
         return "–"
-    return f"{value.mean:+.2f}" + ("" if value.low is None else f" [{value.low:+.2f}, {value.high:+.2f}]")
+    bounds = "" if value.low is None else f" [{_number(value.low, '+', 2)}, {_number(value.high, '+', 2)}]"
+    return _number(value.mean, "+", 2) + bounds

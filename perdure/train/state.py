@@ -69,11 +69,11 @@ class Learned:
         """Accuracy on each task just after it was learned, mean, percent."""
         return learning_accuracy(self.matrix)
 
-    def plot(self, path: str | Path | None = None) -> Any:
-        """A picture: the accuracy matrix and learning curves, shown in a notebook or saved to a file."""
+    def plot(self, kind: str = "matrix", path: str | Path | None = None) -> Any:
+        """The accuracy "matrix" or learning "curves" as a picture that a notebook shows, or in a file."""
         import perdure
 
-        return perdure.plot(self, path=path)
+        return perdure.plot(self, kind, path)
 
     def __repr__(self) -> str:
         if not self.matrix:

@@ -27,6 +27,7 @@ def test_json_is_the_record_and_nothing_else(tmp_path: Path) -> None:
     assert {"acc", "bwt", "accuracy_matrix", "path", "seed", "values", "plan"} <= set(record)
     assert len(record["accuracy_matrix"]) == 2
     assert record.pop("probes") == {}
+    assert record.pop("pictures") == [f"{record['path']}/{name}.png" for name in ("matrix", "curves")]
     assert json.loads((tmp_path / record.pop("path") / "record.json").read_text()) == record
     assert "task 2, epoch 2" in done.stderr  # plain lines where there is no terminal
 
@@ -86,6 +87,7 @@ def test_ls_and_show() -> None:
 def test_show_tells_of_a_run_what_it_held(tmp_path: Path) -> None:
     words = ["run", "er", "synthetic", "--tasks", "1", "--plan", "epochs=1", "--without", "stored-data", "--json"]
     record = json.loads(perdure(*words, cwd=tmp_path).stdout)
+    del record["pictures"]  # drawn, not recorded
     shown = perdure("show", record["path"], cwd=tmp_path).stdout
     for word in ("er on synthetic, seed 1", "replay", "0.74 MB", "warning", "ACC"):
         assert word in shown

@@ -9,6 +9,8 @@ from typer.testing import CliRunner
 
 from perdure.cli.main import app
 
+WORDS = ("--tasks", "2", "--plan", "epochs=1")
+
 
 def perdure(*words: str) -> Any:
     return CliRunner().invoke(app, list(words), env={"COLUMNS": "110"})
@@ -19,7 +21,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with two finished runs."""
     out = tmp_path_factory.mktemp("runs")
     for method in ("finetune", "gpm"):
-        done = perdure("run", method, "synthetic", "--tasks", "2", "--plan", "epochs=1", "--out", str(out))
+        done = perdure("run", method, "synthetic", *WORDS, "--out", str(out))
         assert done.exit_code == 0, done.output
     return out
 
@@ -134,3 +136,25 @@ def test_run_with_outliers_and_snapshots(option: str, tmp_path: Path) -> None:
     wrong = perdure("run", "gpm", "synthetic", "--outliers", "label:0.3", "--out", str(tmp_path))
     assert wrong.exit_code == 2
     assert "did you mean labels" in wrong.stderr
+
+
+def test_tables_in_other_formats_leave_standard_output_to_them(store: Path) -> None:
+    path = str(path_of(store, "gpm"))
+    shown = perdure("show", path, "--format", "csv")
+    assert shown.stdout.splitlines()[0] == "after,synthetic-0,synthetic-1"
+    run = perdure("run", "gpm", "synthetic", *WORDS, "--out", str(store), "--format", "latex")
+    assert run.exit_code == 0, run.output
+    assert r"\toprule" in run.stdout
+    assert "picture: " not in run.stdout
+    assert f"picture: {path}/matrix.png" in run.stderr
+    plain = perdure("run", "gpm", "synthetic", *WORDS, "--out", str(store))
+    assert f"picture: {path}/curves.png" in plain.stdout
+    listed = perdure("ls", "runs", "--out", str(store), "--format", "csv").stdout.splitlines()
+    assert listed[0].startswith("run,benchmark,method,network,seed")
+    assert len(listed) == 3
+    probed = perdure("probe", path, "fgsm", "--out", str(store), "--format", "markdown").stdout
+    assert "| gpm, seed 1 | 1/255 |" in probed
+    wrong = perdure("run", "gpm", "synthetic", "--seed", "9", "--out", str(store), "--format", "cvs")
+    assert wrong.exit_code == 2
+    assert "did you mean csv" in wrong.stderr
+    assert len(list((store / "synthetic/gpm").iterdir())) == 1  # nothing was computed for it

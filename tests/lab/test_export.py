@@ -13,7 +13,9 @@ from perdure.errors import UnknownName
 def test_rows_and_a_file(tmp_path: Path) -> None:
     out, warnings = tmp_path / "runs", list[str]()
     for method in ("gpm", "mtl"):
-        perdure.run(method, "synthetic", tasks=2, net="mlp", plan={"epochs": 1}, out=out, probes=["fgsm"])
+        perdure.run(
+            method, "synthetic", tasks=2, net="mlp", plan={"epochs": 1}, out=out, probes=["fgsm"], pictures=False
+        )
     (out / "synthetic/er/aaaa000000000001/checkpoint").mkdir(parents=True)
     rows = perdure.export_runs(str(out), csv=tmp_path / "all.csv", warn=warnings.append)
     assert [row["method"] for row in rows] == ["gpm", "mtl"]

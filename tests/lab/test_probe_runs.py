@@ -15,7 +15,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with three finished runs."""
     place = tmp_path_factory.mktemp("runs")
     for method, seed in (("finetune", 1), ("gpm", 1), ("gpm", 2)):
-        perdure.run(method, "synthetic", tasks=2, seed=seed, net="mlp", plan={"epochs": 1}, out=place)
+        perdure.run(method, "synthetic", tasks=2, seed=seed, net="mlp", plan={"epochs": 1}, out=place, pictures=False)
     return place
 
 
@@ -58,13 +58,13 @@ def test_progress_and_what_is_not_measured_twice(out: Path, monkeypatch: pytest.
     values = {"images": 16, "steps": 2}
     both = [out / row.path for row in perdure.runs(out) if row.seed == 1]
     first = Log()
-    perdure.probe(["transfer", "pgd"], both, values=values, out=out, progress=first)
+    drawn, _ = perdure.probe(["transfer", "pgd"], both, values=values, out=out, progress=first)
     assert first.begun == ["finetune, seed 1: pgd", "gpm, seed 1: pgd", "2 runs: transfer"]
-    monkeypatch.setattr("perdure.lab.probe_runs.png", fail)
+    monkeypatch.setattr("perdure.report.figures.png", fail)
     again = Log()
     (transfer, _) = perdure.probe(["transfer", "pgd"], both, values=values, out=out, progress=again)
     assert again.begun == []
-    assert again.warnings[0] == "no picture of transfer: no matplotlib"
+    assert again.warnings[0] == f"no {drawn.pictures[0].name}: no matplotlib"
     assert transfer.pictures == []
 
 

@@ -34,6 +34,12 @@ def shown(measured: ProbeResult, several: int = 1) -> str:
     return console.file.getvalue()
 
 
+def test_every_column_is_explained_below_the_table(found: ProbeResult) -> None:
+    text = shown(found, several=2)
+    for name, _ in capacity.COLUMNS:
+        assert f"{name}: " in text
+
+
 def test_cost_is_what_is_counted_and_figures_are_plain(trained: TrainedMethod) -> None:
     probe = Capacity(images=40)
     some = probe.measure(trained)

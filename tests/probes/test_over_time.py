@@ -12,6 +12,7 @@ from perdure.errors import WrongValue
 from perdure.probes.over_time import OverTime
 from perdure.probes.probe import ProbeResult, TrainedMethod
 from perdure.report.probes import Result, renderer
+from perdure.report.table import Table
 from perdure.train.evaluate import evaluate
 
 
@@ -114,6 +115,8 @@ def test_it_can_be_shown(trained: TrainedMethod, runs: int) -> None:
     console = Console(width=100, record=True)
     for table in shown.tables(results):
         console.print(table)
+    (summary,) = [part for part in shown.tables(results) if isinstance(part, Table) and part.columns[0].name == "run"]
+    assert any(row[1].bold for row in summary.rows) == (runs > 1)  # the best ACC
     text = console.export_text()
     assert all(result.label in text for result in results)
     assert f"{results[0].figures['robust']['acc']:.1f}" in text

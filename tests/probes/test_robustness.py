@@ -160,6 +160,10 @@ def test_tables_and_pictures_of_one_run_and_of_three(trained: TrainedMethod) -> 
             console.print(table)
         text = console.export_text()
         assert "…" not in text.replace(" … ", "")  # nothing cut off
+        rows = robustness.tables(results)[0].rows
+        clean = [row[4] for row in rows if row[1].text == "clean"]
+        highest = max(float(cell.text) for cell in clean)
+        assert [cell.bold for cell in clean] == [len(results) > 1 and float(cell.text) == highest for cell in clean]
         for result in results:
             assert result.label in text
             assert f"{result.figures['clean']['acc']:.1f}" in text

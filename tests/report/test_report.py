@@ -1,13 +1,16 @@
 """Tables and pictures, from a record alone."""
 
+import itertools
 from io import BytesIO, StringIO
 
 from PIL import Image
 from rich.console import Console
 
 from perdure.ops.statistics import Group, Interval
-from perdure.report.figures import accuracy_matrix
-from perdure.report.tables import comparison, differences, matrix, summary
+from perdure.report.figures import accuracy_matrix, curves
+from perdure.report.style import ink, shade
+from perdure.report.table import Table
+from perdure.report.tables import comparison, differences, matrix, measured, summary
 
 RECORD = {
     "method": "gpm",
@@ -60,3 +63,70 @@ def test_tables_of_groups_say_what_is_missing() -> None:
     assert "gpm │ 2 of 3 │ 71.00 ± 1.41 │ –" in text
     assert "ewc (λ=1) │ 1 │ 60.00 │ +1.00" in text
     assert "gpm − ewc (λ=1) │ 1 │ +10.00 │ –" in text
+
+
+def test_matrices_of_any_size_fit_any_width() -> None:
+    for tasks, width in itertools.product((2, 6, 10, 20, 99), (60, 80, 100, 200)):
+        rows = [[100.0 - 7 * ((t + i) % 13) for i in range(t + 1)] for t in range(tasks)]
+        names = [f"cifar100-{i}" for i in range(tasks)]
+        console = Console(file=StringIO(), width=width)
+        console.print(matrix({"method": "gpm", "task_names": names, "accuracy_matrix": rows}))
+        text = console.file.getvalue()  # type: ignore[attr-defined]
+        assert max(map(len, text.splitlines())) <= width
+        assert "…" not in text
+        last = [f"{value:.1f}" for value in rows[-1]], [f"{value:.0f}" for value in rows[-1]]
+        found = text.split()
+        assert any(all(figure in found for figure in figures) for figures in last), (tasks, width)
+
+
+def test_what_does_not_fit_is_numbered_then_rounded_then_summed_up() -> None:
+    rows = [[90.0] * (t + 1) for t in range(20)]
+    record = {"method": "gpm", "task_names": [f"cifar100-{i}" for i in range(20)], "accuracy_matrix": rows}
+
+    def at(width: int) -> str:
+        console = Console(file=StringIO(), width=width)
+        console.print(matrix(record))
+        return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+    assert "cifar100-0  cifar100-1" in at(300)
+    assert "tasks: 1\u00a0cifar100-0, 2\u00a0cifar100-1" in at(200)
+    assert "90.0" in at(200)
+    assert "90.0" not in at(80)
+    assert "forgotten" in at(60)
+
+
+def test_better_is_darker_and_can_be_read() -> None:
+    cells = [cell for row in matrix(RECORD).rows for cell in row if cell.percent is not None]
+    grounds = [sum(shade(cell.percent or 0)) for cell in sorted(cells, key=lambda cell: cell.percent or 0)]
+    assert grounds == sorted(grounds, reverse=True)
+    assert [ink(shade(percent)) for percent in (0, 40, 80, 100)] == ["black", "black", "white", "white"]
+    console = Console(file=StringIO(), width=80, force_terminal=True, color_system="truecolor")
+    console.print(matrix(RECORD))
+    red, green, blue = shade(90.0)
+    assert f"48;2;{red};{green};{blue}m" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_the_best_is_bold_where_methods_are_compared() -> None:
+    def bold(table: Table) -> list[str]:
+        return [cell.text for row in table.rows for cell in row if cell.bold]
+
+    other = {**RECORD, "method": "rcl", "acc": 83.0, "bwt": -4.0, "seconds": 1.0}
+    assert bold(comparison([RECORD, other])) == ["-2.5", "60.0", "44.4", "83.0", "60.0", "44.4"]
+    assert bold(comparison([RECORD])) == []
+    groups = [
+        Group(method, where, "", ({"seed": 1, "acc": acc, "FGSM 1/255": acc - 20, "NLL": 1.0},))
+        for where in ("six", "five")
+        for method, acc in (("gpm", 70.0), ("rcl", 72.0))
+    ]
+    assert bold(summary(groups)) == ["72.00", "72.00"]
+    assert bold(measured(groups[:2], ["FGSM 1/255", "NLL"])) == ["52.0"]
+
+
+def test_curves_are_drawn_however_many_tasks_there_are() -> None:
+    for tasks in (2, 30):
+        rows = [[50.0] * (t + 1) for t in range(tasks)]
+        record = {**RECORD, "task_names": [str(t) for t in range(tasks)], "accuracy_matrix": rows}
+        epochs = [{"lesson": t, "valid": {"accuracy": 50.0, "loss": 1.0}} for t in range(tasks) for _ in range(2)]
+        with_epochs, without = (Image.open(BytesIO(curves(record, some))) for some in (epochs, []))
+        assert with_epochs.size[0] > without.size[0] > 600
+    assert Image.open(BytesIO(curves(JOINT, []))).format == "PNG"

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     import numpy as np
     from matplotlib.figure import Figure
-    from rich.table import Table
+
+    from perdure.report.table import Table
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Renderer(Protocol):
     """What a module of this folder has."""
 
     def tables(self, results: Sequence[Result]) -> "Sequence[Table | str]":
-        """For the terminal; texts are single lines that say how to read them. One result or several to compare."""
+        """To be printed; texts are single lines that say how to read them. One result or several to compare."""
 
     def draw(self, figure: "Figure", results: Sequence[Result]) -> None:
         """On an empty matplotlib figure of constrained layout, whose size it may set. Readable in grey."""

@@ -7,6 +7,7 @@ import numpy as np
 from perdure.report import render
 from perdure.report.probes import Result
 from perdure.report.render import Figure, Tables, cell
+from perdure.report.style import line_styles
 
 COLUMNS = [
     ("ECE %", cell("ece")),
@@ -36,14 +37,15 @@ def draw(figure: Figure, results: Sequence[Result]) -> None:
     alone = len(results) == 1
     figure.set_size_inches(5, 6.2 + 0.17 * len(results))
     above, below = figure.subplots(2, 1, height_ratios=[3, 1], sharex=True)
-    for place, result in enumerate(results):
-        style = render.line_style(place)
+    for result, style in zip(results, line_styles([result.label for result in results]), strict=True):
         count, x, y, interval = (result.arrays[name][-1] for name in ("count", "confidence", "accuracy", "interval"))
         share = count / count.sum()
         some = share * len(count) >= FEW
         x, y = x[some], y[some]
         above.plot(x, y, label=f"{result.label}: ECE {result.figures['together']['ece']:.1f} %", **style)
-        above.scatter(x, y, s=500 * share[some], marker=style["marker"], color=style["color"], linewidths=0, zorder=3)
+        inside = style.get("markerfacecolor", style["color"])
+        points = {"marker": style["marker"], "edgecolors": style["color"], "facecolors": inside, "zorder": 3}
+        above.scatter(x, y, s=500 * share[some], linewidths=0.8, **points)
         if alone:
             above.vlines(x, *interval[some].T, color="0.5", linewidth=0.9)
         color = "0.6" if alone else style["color"]

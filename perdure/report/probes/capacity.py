@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-from rich.table import Table
-
 from perdure.report import render
 from perdure.report.probes import Result
 from perdure.report.render import Axes, Figure, Figures, Tables, cell, number, table
+from perdure.report.style import line_style
+from perdure.report.table import Table
 
 TASKS = 8  # that a table shows; of more, some between the first and the last are left out
 NAMED = 6  # layers that a picture names; of more, the fullest
@@ -21,16 +21,28 @@ COLUMNS = [
     ("other rules", lambda f: _other_rules(f) if f["forecast"] else "–"),
 ]
 
+NOTES = (
+    "bottleneck: the layer with the least left; taken: percent of its input directions that tasks have used",
+    "own: the same as the method itself keeps account of it; – where it keeps none",
+    "tasks left: how many more fit before a layer is full, if things go on by the rule; > 100: no end in sight",
+    "rule: the one that foretold the run's own tasks best; error: by how many percent points it missed, mean",
+    "other rules: tasks left by those that did worse; the further apart, the less a forecast is worth",
+)
+
 
 def tables(results: Sequence[Result]) -> Tables:
     """Layer by task of a single result, one row each of several."""
     if len(results) > 1:
         return [
             render.by_run("input directions taken after the last task, percent", COLUMNS, results),
-            "bottleneck: least is free there; error: of earlier forecasts by the rule, mean, percent points",
+            *NOTES,
         ]
     figures = results[0].figures
-    notes = ["◂ the bottleneck: least is free there"]
+    notes = ["◂ the bottleneck: least is free there; of: input directions that the layer has"]
+    if any(layer["own"] for layer in figures["layers"].values()):
+        notes.append(NOTES[1])
+    if figures["forecast"]:
+        notes.append(NOTES[2])
     few = [name for name, layer in figures["layers"].items() if layer["shown"] < layer["directions"]]
     if few:
         which = ", ".join(few) if len(few) < 5 else f"{len(few)} layers"
@@ -42,13 +54,17 @@ def draw(figure: Figure, results: Sequence[Result]) -> None:
     """The share taken of each layer, a panel for each result, and the forecast behind the last task."""
     across = min(len(results), 3)
     figure.set_size_inches(0.6 + (5.4 if across == 1 else 3.9) * across, 0.3 + 3.4 * -(-len(results) // across))
-    for axes, result in zip(render.panels(figure, len(results), across), results, strict=True):
-        _panel(axes, result)
+    panels = render.panels(figure, len(results), across)
+    last = max(_panel(axes, result) for axes, result in zip(panels, results, strict=True))
+    for axes in panels:  # their scale is the same, and known only when all is drawn
+        render.whole_ticks(axes, 1, last)
+        render.label_ends(axes)
     figure.supxlabel("after task")
     figure.supylabel("input directions taken (%)")
 
 
-def _panel(axes: Axes, result: Result) -> None:
+def _panel(axes: Axes, result: Result) -> int:
+    """Returns the last task that it shows."""
     figures = result.figures
     layers, forecast = figures["layers"], figures["forecast"]
     last = tasks = len(figures["tasks"])
@@ -56,7 +72,7 @@ def _panel(axes: Axes, result: Result) -> None:
     for place, (name, layer) in enumerate(layers.items()):
         narrow = name == figures["bottleneck"]
         style: dict[str, Any] = {"color": "black" if narrow else "0.45", "linewidth": 1.8 if narrow else 1.0}
-        marker = render.line_style(place)["marker"] if name in named else None
+        marker = line_style(place)["marker"] if name in named else None
         (line,) = axes.plot(range(1, tasks + 1), layer["percent"], marker=marker, **style)
         if forecast is not None:
             ahead = [layer["percent"][-1], *forecast["layers"][name]["ahead"]]
@@ -68,8 +84,7 @@ def _panel(axes: Axes, result: Result) -> None:
         axes.axvline(tasks, color="0.75", linewidth=0.8, zorder=0)
         axes.annotate(" forecast", (tasks, 2), color="0.35")
     axes.set(ylim=(0, 103), title=result.label)
-    render.whole_ticks(axes, 1, last)
-    render.label_ends(axes)
+    return last
 
 
 def _layers(result: Result) -> Table:

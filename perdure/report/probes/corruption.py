@@ -4,11 +4,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from rich.table import Table
-
 from perdure.report import render
 from perdure.report.probes import Result
 from perdure.report.render import Axes, Columns, Figure, Figures, Tables, cell, number, span, table
+from perdure.report.style import line_styles
+from perdure.report.table import Table, with_best
 
 TITLE = "accuracy on corrupted images, percent, mean over tasks"
 
@@ -69,7 +69,7 @@ def _runs(results: Sequence[Result]) -> Table:
         ("kept %", cell("kept", ".0f")),
         *((str(name), severity(place)) for place, name in enumerate(severities)),
     ]
-    return render.by_run(TITLE + by, columns, results)
+    return with_best(render.by_run(TITLE + by, columns, results), "clean", "corrupted")
 
 
 def _draw_one(figure: Figure, figures: Figures) -> None:
@@ -104,11 +104,12 @@ def _draw_several(figure: Figure, results: Sequence[Result]) -> None:
     limits = _limits([result.figures for result in results])
     _finish(axes, ticks, limits)
     axes.set(ylabel="accuracy (%), mean over tasks", title="mean of all kinds")
+    styles = line_styles([result.label for result in results])
     for small, kind in zip(render.panels(parts, len(kinds), columns), kinds, strict=True):
-        for place, result in enumerate(results):
+        for result, style in zip(results, styles, strict=True):
             if kind in result.figures["kinds"]:
                 row = result.figures["acc"][result.figures["kinds"].index(kind)]
-                small.plot(*_fall(result.figures, row), markersize=2, **render.line_style(place))
+                small.plot(*_fall(result.figures, row), markersize=2, **style)
         small.set(title=kind, ylim=limits, xticks=ticks)
     parts.supxlabel("severity (0: clean)")
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from perdure.report import render
 from perdure.report.probes import Result
 from perdure.report.render import Axes, Figure, Tables
+from perdure.report.style import line_styles
 
 FLATNESS = {"loss": "loss", "one_step": "one step", "flatness": "worst case", "sharpness": "SAM"}
 CURVATURE = {"loss": "loss", "gradient_norm": "gradient", "top_eigenvalue": "top eigenvalue", "trace": "trace"}
@@ -55,9 +56,9 @@ def _is_curvature(results: Sequence[Result]) -> bool:
 
 
 def _runs(axes: Axes, results: Sequence[Result], name: str, label: str) -> None:
-    for place, result in enumerate(results):
+    for result, own in zip(results, line_styles([result.label for result in results]), strict=True):
         values, errors = result.figures[name], result.figures.get(ERRORS.get(name, ""))
-        style = {"capsize": 2, "elinewidth": 0.8, **render.line_style(place)}
+        style = {"capsize": 2, "elinewidth": 0.8, **own}
         axes.errorbar(range(len(values)), values, errors, label=result.label, **style)
     _finish(axes, label, named=len(results) > 1)
 

@@ -1,12 +1,14 @@
 """The loss along random lines through the weights, and in a plane."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from perdure.report import render
 from perdure.report.probes import Result
 from perdure.report.render import Axes, Figure, Tables, cell, digits
+from perdure.report.style import line_styles
 
 ACROSS = 3
 CUT = 1.5  # times the loss of one who knows nothing: how much worse the network gets beyond is of no interest
@@ -48,11 +50,13 @@ def _is_plane(results: Sequence[Result]) -> bool:
 def _draw_lines(figure: Figure, results: Sequence[Result]) -> None:
     names = max((result.figures["tasks"] for result in results), key=len)
     top = max(_highest(result) for result in results)
+    styles = line_styles([result.label for result in results])
     for task, (axes, name) in enumerate(zip(_sized(figure, len(names), 2.3, 1.9), names, strict=True)):
         axes.set_ylim(0, 1.05 * top)
-        for place, result in enumerate(results):
+        for place, (result, style) in enumerate(zip(results, styles, strict=True)):
             if task < len(result.figures["tasks"]):
-                _curve(axes, result, task, None if len(results) == 1 else place)
+                every = (2 * place, max(1, len(result.arrays["steps"]) // 5))
+                _curve(axes, result, task, None if len(results) == 1 else style | {"markevery": every})
                 chance, steps = result.figures["chance"][task], result.arrays["steps"]
         axes.axhline(chance, color="0.6", linewidth=0.7, dashes=(1, 3), label="chance")
         axes.set(title=name, xlim=(1.05 * steps[0], 1.05 * steps[-1]))
@@ -64,13 +68,12 @@ def _draw_lines(figure: Figure, results: Sequence[Result]) -> None:
     figure.supylabel("cross-entropy (nats)")
 
 
-def _curve(axes: Axes, result: Result, task: int, place: int | None) -> None:
-    """The mean over directions, in its place among several runs; of a single one with its deviation."""
+def _curve(axes: Axes, result: Result, task: int, style: dict[str, Any] | None) -> None:
+    """The mean over directions, in its style among several runs; of a single one with its deviation."""
     steps, curves = result.arrays["steps"], result.arrays["curves"][task]
     middle = curves.mean(0)
-    if place is not None:
-        every = (2 * place, max(1, len(steps) // 5))
-        axes.plot(steps, middle, markevery=every, label=result.label, **render.line_style(place))
+    if style is not None:
+        axes.plot(steps, middle, label=result.label, **style)
         return
     axes.plot(steps, middle, color="black")
     if len(curves) > 1:

@@ -2,14 +2,12 @@
 
 from collections.abc import Sequence
 
-from rich.table import Table
-from rich.text import Text
-
 from perdure.report import render
 from perdure.report.probes import Result
 from perdure.report.render import Axes, Figure, Figures, Tables, number
+from perdure.report.table import Cell, Column, Table, names, table
 
-STYLES = {"pass": "", "warn": "bold yellow", "fail": "bold red"}
+COLORS = {"pass": "", "warn": "yellow", "fail": "red"}
 ATTACKS = ("PGD", "FGSM", "Square", "noise")
 HOW = (
     "attacks on the same images; points: what the rival takes in addition. fail: p ≤ 0.01 and 5 points or more, "
@@ -34,12 +32,9 @@ def draw(figure: Figure, results: Sequence[Result]) -> None:
 def _one(result: Result) -> Table:
     figures = result.figures
     images = f"{figures['curve']['images']} images of all tasks"
-    table = Table(title=f"{result.label}: is it real? {figures['verdict']} ({images})", title_justify="left")
-    for name in ("check", "verdict", "found", "that is"):
-        table.add_column(name, justify="right" if name == "found" else "left")
-    for check in figures["checks"]:
-        table.add_row(check["name"], _colored(check["verdict"]), _found(check), check["says"])
-    return table
+    title = f"{result.label}: is it real? {figures['verdict']} ({images})"
+    rows = [[check["name"], _colored(check["verdict"]), _found(check), check["says"]] for check in figures["checks"]]
+    return table(title, [*names("check", "verdict"), Column("found"), *names("that is")], rows)
 
 
 def _several(results: Sequence[Result]) -> list[Table]:
@@ -51,8 +46,8 @@ def _several(results: Sequence[Result]) -> list[Table]:
     return render.side_by_side(title, "check", columns)
 
 
-def _colored(verdict: str, rest: str = "") -> Text:
-    return Text.assemble((verdict, STYLES[verdict]), rest)
+def _colored(verdict: str, rest: str = "") -> Cell:
+    return Cell(verdict + rest, bold=verdict != "pass", color=COLORS[verdict])
 
 
 def _found(check: Figures) -> str:

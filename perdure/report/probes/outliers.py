@@ -3,11 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.table import Table
-
 from perdure.report import render
 from perdure.report.probes import Result
-from perdure.report.render import Axes, Cell, Figure, Tables, cell, number, span, table
+from perdure.report.render import Axes, Figure, Reader, Tables, cell, number, span, table
+from perdure.report.table import Table
 
 OWN = "those of the run"  # as `probes.outliers` calls outliers that the run has learned from
 PANELS = {  # figure → its axis
@@ -17,7 +16,7 @@ PANELS = {  # figure → its axis
 }
 
 
-def _ratio(path: str) -> Cell:
+def _ratio(path: str) -> Reader:
     def text(figures: Mapping[str, Any]) -> str:
         value = render.at(figures, path)
         return number(value, ".2f" if value is None or value < 100 else ".0f")
@@ -25,7 +24,7 @@ def _ratio(path: str) -> Cell:
     return text
 
 
-def _percent(path: str) -> Cell:
+def _percent(path: str) -> Reader:
     def text(figures: Mapping[str, Any]) -> str:
         value = render.at(figures, path)
         return "–" if value is None else f"{100 * value:.1f} %"
@@ -108,16 +107,12 @@ def _panel(axes: Axes, tasks: Sequence[Mapping[str, Any]], name: str) -> None:
 
 def _tasks(result: Result) -> Table:
     figures, means = result.figures, result.figures["mean"]
-    found = render.declared(
-        f"{result.label}; outliers: {figures['source']}",
-        "task",
-        TASKS,
-        [(task["task"], task) for task in figures["tasks"]],
-    )
+    title = f"{result.label}; outliers: {figures['source']}"
+    tasks = [[task["task"], *(text(task) for _, text in TASKS)] for task in figures["tasks"]]
     excess = [number(means[name], "+.3g") for name in ("excess", "first_order")]
     ratios = [_ratio(f"{name}_gradient_ratio")(means) for name in ("past", "weight")]
-    found.add_row("mean", "", *excess, "", "", ratios[0], "", "", ratios[1])
-    return found
+    mean = ["mean", "", *excess, "", "", ratios[0], "", "", ratios[1]]
+    return table(title, "task", [name for name, _ in TASKS], tasks, [mean])
 
 
 def _moved(result: Result) -> Table:

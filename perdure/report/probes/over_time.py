@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from statistics import fmean
 
-from rich.table import Table
-
 from perdure.report import render
 from perdure.report.probes import Result
-from perdure.report.render import Axes, Cell, Figure, Tables, cell
+from perdure.report.render import Axes, Figure, Reader, Tables, cell
+from perdure.report.style import line_styles
+from perdure.report.table import Table, with_best
 from perdure.report.tables import matrix
 
 
-def _robust_and_clean(name: str, form: str = ".1f") -> Cell:
+def _robust_and_clean(name: str, form: str = ".1f") -> Reader:
     robust, clean = cell(f"robust.{name}", form), cell(f"clean.{name}", form)
     return lambda figures: f"{robust(figures)} ({clean(figures)})"
 
@@ -30,7 +30,7 @@ def tables(results: Sequence[Result]) -> Tables:
     title = f"percent, mean over tasks, under {render.joined(results, 'attack')}; clean in brackets"
     return [
         *([_matrix(results[0])] if len(results) == 1 else []),
-        render.by_run(title, COLUMNS, results),
+        with_best(render.by_run(title, COLUMNS, results), "ACC", "BWT"),
         "kept: robust BWT − clean BWT; below 0 a task loses robustness faster than it loses accuracy",
         render.units(results[0].figures),
     ]
@@ -53,11 +53,9 @@ def draw(figure: Figure, results: Sequence[Result]) -> None:
         sides = (("clean", f"{result.label}\nclean"), ("robust", figures["attack"]))
         for side, (kind, name) in enumerate(sides):
             axes = figure.add_subplot(grid[place, side])
-            render.heat_map(axes, figures[kind]["matrix"])
-            axes.set_xticks(range(len(figures["tasks"])), [str(i + 1) for i in range(len(figures["tasks"]))])
-            axes.set_yticks(range(len(matrices[place])), [str(t + 1) for t in range(len(matrices[place]))])
-            title = f"{name}: {render.scores(figures[kind])}"
-            axes.set(title=title, xlabel="accuracy on task (%)", ylabel="after task")
+            render.heat_map(axes, figures[kind]["matrix"], bar=side == 1)
+            render.matrix_ticks(axes, len(figures["tasks"]), len(matrices[place]))
+            axes.set_title(f"{name}: {render.scores(figures[kind])}")
     if len(results) > 1:
         _old_tasks(figure.add_subplot(grid[len(results), :]), results)
 
@@ -67,8 +65,8 @@ def _old_tasks(axes: Axes, results: Sequence[Result]) -> None:
     together none is ever old: their mean is a level to measure the others by."""
     matrices = [result.figures["robust"]["matrix"] for result in results]
     last = max(2, *map(len, matrices))
-    for place, (result, rows) in enumerate(zip(results, matrices, strict=True)):
-        style = render.line_style(place)
+    styles = line_styles([result.label for result in results])
+    for result, rows, style in zip(results, matrices, styles, strict=True):
         if len(rows) > 1:
             axes.plot(range(2, len(rows) + 1), [fmean(row[:-1]) for row in rows[1:]], label=result.label, **style)
         else:

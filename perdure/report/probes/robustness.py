@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from rich.table import Table
-
 from perdure.report import render
 from perdure.report.probes import Result
 from perdure.report.render import Axes, Figure, Figures, Tables, number, span, table
+from perdure.report.style import line_styles
+from perdure.report.table import Cell, Table
 
 NORMS = {"linf": "L∞", "l2": "L2"}
 TOP = 102  # so that a marker at 100 % is whole
@@ -18,7 +18,7 @@ def tables(results: Sequence[Result]) -> Tables:
     title = f"Accuracy under attack ({render.joined(results, 'attack')}), percent, mean over tasks"
     columns = ("strength", "in pixels", "normalized", "accuracy", "95 % interval", "loss")
     return [
-        table(title, "run", columns, *map(_rows, results)),
+        table(title, "run", columns, *_with_best(list(map(_rows, results))), merged=True),
         *([_by_task(results[0].figures)] if len(results) == 1 else []),
         "strength: how far each image may move; in pixels of 0 … 1, and in the network's normalized input",
         "95 % interval: Wilson's, of all images together; loss: mean cross-entropy",
@@ -46,13 +46,25 @@ def _rows(result: Result) -> list[list[str]]:
     levels = [(clean["acc"], clean["interval"], clean["loss"]), *found]
     return [
         [
-            result.label if strength[0] == "clean" else "",
+            result.label,
             *strength,
             number(acc),
             span(interval),
             number(loss, ".3f"),
         ]
         for strength, (acc, interval, loss) in zip(strengths, levels, strict=True)
+    ]
+
+
+def _with_best(groups: Sequence[Sequence[Sequence[str]]]) -> list[list[list[str | Cell]]]:
+    """The highest accuracy at each strength in bold, where there are several runs."""
+    highest: dict[str, float] = {}
+    for _, strength, *_, accuracy, _, _ in [row for rows in groups for row in rows]:
+        highest[strength] = max(highest.get(strength, 0.0), float(accuracy))
+    several = len(groups) > 1
+    return [
+        [[*row[:4], Cell(row[4], bold=several and float(row[4]) == highest[row[1]]), *row[5:]] for row in rows]
+        for rows in groups
     ]
 
 
@@ -74,12 +86,12 @@ def _draw_one(figure: Figure, axes: Axes, results: Sequence[Result]) -> None:
     from matplotlib.transforms import ScaledTranslation
 
     beside = min(4, 18 / len(results)) / 72  # inches, so that intervals do not hide each other
-    for index, result in enumerate(results):
+    styles = line_styles([result.label for result in results])
+    for index, (result, style) in enumerate(zip(results, styles, strict=True)):
         strengths, acc, low, high = _curve(result.figures)
         shifted = axes.transData + ScaledTranslation(
             beside * (index - (len(results) - 1) / 2), 0, figure.dpi_scale_trans
         )
-        style = render.line_style(index)
         axes.vlines(strengths, low, high, colors=style["color"], linewidth=1, transform=shifted, clip_on=False)
         axes.plot(strengths, acc, transform=shifted, clip_on=False, label=result.label, **style)
     _scale(axes, results)

@@ -1,0 +1,79 @@
+"""Colors, one choice for all tables and pictures: better is darker, and a method looks the same everywhere."""
+
+from collections.abc import Sequence
+from typing import Any
+
+RGB = tuple[int, int, int]
+SHADES: tuple[RGB, ...] = ((247, 251, 255), (198, 219, 239), (107, 174, 214), (33, 113, 181), (8, 48, 107))
+"""From 0 to 100 percent. One hue that grows darker, so that it reads the same to the color-blind and in grey."""
+
+DASHES: tuple[Any, ...] = ("-", "--", ":", "-.", (0, (6, 2, 1, 2, 1, 2)))
+LOOKS: dict[str, tuple[str, str, int]] = {  # color, marker, dash; markers are there once, for those who see no color
+    "mtl": ("#000000", "*", 1),
+    "finetune": ("#7f7f7f", "X", 2),
+    "ewc": ("#e69f00", "v", 3),
+    "er": ("#56b4e9", "P", 0),
+    "agem": ("#117733", "D", 4),
+    "owm": ("#882255", "p", 2),
+    "gpm": ("#0072b2", "s", 1),
+    "trgp": ("#cc79a7", "^", 3),
+    "fsdgpm": ("#999933", "<", 4),
+    "api": ("#44aa99", "h", 1),
+    "dfgp": ("#332288", ">", 3),
+    "rcl": ("#d55e00", "o", 0),
+}
+OTHERS = ("gpm", "rcl", "api", "mtl", "owm", "ewc", "er", "agem", "trgp", "dfgp", "fsdgpm", "finetune")
+"""Whose looks lines take that are no method's, in that order: neighbors differ most."""
+
+
+def shade(percent: float) -> RGB:
+    """The ground of a cell.
+
+    >>> shade(0), shade(100), shade(50)
+    ((247, 251, 255), (8, 48, 107), (107, 174, 214))
+    """
+    place = max(0.0, min(percent, 100.0)) / 100 * (len(SHADES) - 1)
+    below = min(int(place), len(SHADES) - 2)
+    low, high = SHADES[below], SHADES[below + 1]
+    red, green, blue = (round(a + (place - below) * (b - a)) for a, b in zip(low, high, strict=True))
+    return red, green, blue
+
+
+def ink(ground: RGB) -> str:
+    """What can be read on a ground, by its luminance.
+
+    >>> ink(shade(20)), ink(shade(90))
+    ('black', 'white')
+    """
+    red, green, blue = ground
+    return "white" if 0.2126 * red + 0.7152 * green + 0.0722 * blue < 128 else "black"
+
+
+def line_style(place: int) -> dict[str, Any]:
+    """Of the line of that place among several that are no methods."""
+    color, marker, _ = LOOKS[OTHERS[place % len(OTHERS)]]
+    return {"color": color, "marker": marker, "linestyle": DASHES[place % len(DASHES)]}
+
+
+def line_styles(labels: Sequence[str]) -> list[dict[str, Any]]:
+    """Of lines with these labels. What begins with the name of a method, as "gpm, seed 1" or "gpm (rank=2)", has its
+    color and marker; where a method has several lines, they differ in dash, and the others' markers are hollow.
+
+    >>> one, two, other = line_styles(["gpm, seed 1", "gpm, seed 2", "mine"])
+    >>> one["color"] == two["color"] != other["color"], one["linestyle"] == two["linestyle"]
+    (True, False)
+    """
+    methods = [label.partition(",")[0].partition(" (")[0] for label in labels]
+    taken = {name for name in methods if name in LOOKS}
+    free = [place for place, name in enumerate(OTHERS) if name not in taken] or list(range(len(OTHERS)))
+    unknown = list(dict.fromkeys(name for name in methods if name not in LOOKS))
+    found = []
+    for place, name in enumerate(methods):
+        if name in LOOKS:
+            color, marker, dash = LOOKS[name]
+            turn = methods[:place].count(name)
+            own = {"color": color, "marker": marker, "linestyle": DASHES[(dash + turn) % len(DASHES)]}
+            found.append(own | ({"markerfacecolor": "white"} if turn else {}))
+        else:
+            found.append(line_style(free[unknown.index(name) % len(free)]))
+    return found
