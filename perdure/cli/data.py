@@ -10,15 +10,15 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 from rich.text import Text
 
-from perdure.cli.options import AsJson, Root, guarded, print_error, stderr, stdout
+from perdure.cli.options import App, AsJson, Group, Root, guarded, print_error, stderr, stdout
 from perdure.errors import MissingFile, PerdureError
 
 if TYPE_CHECKING:
     from perdure.data.validate import DataReport
 
 P = ParamSpec("P")
-app = typer.Typer(no_args_is_help=True, help="Image files: which are there, fetch them, examine them.")
-Name = Annotated[str, typer.Argument(help="A benchmark or an image set, see `perdure data ls`.")]
+app = App(cls=Group, no_args_is_help=True, help="Image files: which are there, fetch them, examine them.")
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A benchmark or an image set, see `perdure data ls`.")]
 
 
 def verb(action: Callable[P, None]) -> Callable[P, None]:
@@ -106,7 +106,9 @@ COLORS = {"good": "green", "note": "yellow", "bad": "red"}
 
 @verb
 def check(
-    name: Annotated[str, typer.Argument(help="A benchmark, an image set, or folder:PATH for your own images.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="A benchmark, an image set, or folder:PATH for your own images.")
+    ],
     root: Root = None,
     as_json: AsJson = False,
 ) -> None:

@@ -1,18 +1,21 @@
 """`perdure`: the verbs. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 and 143 interrupted by Ctrl-C and SIGTERM."""
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, ParamSpec
 
 import typer
-from typer.core import TyperGroup
 
+import perdure
 from perdure.cli import bench, data, probe, runs, search, study
 from perdure.cli.options import (
+    App,
     AsJson,
     BenchmarkName,
     Device,
+    Group,
     MethodName,
     NetworkName,
     Out,
@@ -21,47 +24,62 @@ from perdure.cli.options import (
     Settings,
     Store,
     Tasks,
+    Threads,
     Trackers,
     guarded,
     note,
+    one_line_errors,
     stderr,
     stdout,
+    use_threads,
 )
 from perdure.errors import PerdureError, UnknownName, WrongValue
 
 P = ParamSpec("P")
-VERBS = ("run", "study", "probe", "ls", "show", "search", "rm", "export-runs", "data", "demo", "bench")
+VERBS = ("demo", "run", "compare", "study", "search", "probe", "show", "ls", "export-runs", "rm", "data", "bench")
 
 
-class Verbs(TyperGroup):
+class Verbs(Group):
     """Listed in the order in which people use them."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return sorted(super().list_commands(ctx), key=VERBS.index)
+        return sorted(super().list_commands(ctx), key=lambda verb: (*VERBS, verb).index(verb))
 
 
-app = typer.Typer(
-    cls=Verbs,
-    no_args_is_help=True,
-    add_completion=False,
-    help="Robust continual learning.",
-    pretty_exceptions_enable=False,
-)
+app = App(cls=Verbs, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.add_typer(data.app, name="data")
 for module in (runs, study, search, probe, bench):
     module.join(app)
 
-Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random.")]
+Seed = Annotated[int, typer.Option(min=0, metavar="N", help="Seed of everything random.")]
 
 
 def verb(action: Callable[P, None]) -> Callable[P, None]:
     return app.command()(guarded(action))
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"perdure {perdure.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def front(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Robust continual learning."""
+
+
 @verb
 def ls(
     what: Annotated[
-        str, typer.Argument(help="methods, networks, benchmarks, probes, studies or runs; all but runs when left out.")
+        str,
+        typer.Argument(
+            metavar="WHAT", help="methods, networks, benchmarks, probes, studies or runs; all but runs when left out."
+        ),
     ] = "",
     only: runs.Filters = [],  # noqa: B006
     out: Store = Path("runs"),
@@ -129,7 +147,8 @@ def run(
     tasks: Tasks = None,
     network: NetworkName = None,
     probe: Annotated[
-        list[str], typer.Option(help="Also measure, e.g. fgsm or 'pgd(steps=50)'; see `perdure ls probes`.")
+        list[str],
+        typer.Option(metavar="PROBE", help="Also measure, e.g. fgsm or 'pgd(steps=50)'; see `perdure ls probes`."),
     ] = [],  # noqa: B006
     snapshots: Annotated[bool, typer.Option("--snapshots", help="Keep the model as it was after each task.")] = False,
     stages: Annotated[bool, typer.Option("--stages", hidden=True)] = False,  # the former name
@@ -143,16 +162,22 @@ def run(
     ] = "",
     without: Annotated[
         list[str],
-        typer.Option(help="What will not be there in use: stored-data, task-identity; warns if it is needed."),
+        typer.Option(
+            metavar="NAME", help="What will not be there in use: stored-data, task-identity; warns if it is needed."
+        ),
     ] = [],  # noqa: B006
     track: Trackers = [],  # noqa: B006
     root: Root = None,
     out: Out = Path("runs"),
-    every: Annotated[float, typer.Option("--checkpoint", min=0, help="Seconds between two checkpoints.")] = 60.0,
+    every: Annotated[
+        float, typer.Option("--checkpoint", min=0, metavar="SECONDS", help="Time between two checkpoints.")
+    ] = 60.0,
     device: Device = "cpu",
+    threads: Threads = None,
     as_json: AsJson = False,
 ) -> None:
     """Train a method on a benchmark's tasks, one after another. Interrupted, the same command resumes."""
+    use_threads(threads)
     from perdure.cli.show import run_tables
     from perdure.lab.spec import assignments
 
@@ -196,11 +221,13 @@ def demo(
     seed: Seed = 1,
     tasks: Tasks = None,
     plan: PlanWishes = [],  # noqa: B006
-    out: Annotated[Path, typer.Option(help="Where records and pictures go.")] = Path("demo"),
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where records and pictures go.")] = Path("demo"),
     device: Device = "cpu",
+    threads: Threads = None,
     as_json: AsJson = False,
 ) -> None:
     """Three methods learn the six tasks shipped in the package, and are compared."""
+    use_threads(threads)
     from perdure.lab.spec import assignments
     from perdure.lab.store import write
     from perdure.report.figures import accuracy_matrix
@@ -252,7 +279,9 @@ def _run_with_bars(method: str, benchmark: str, **options: Any) -> dict[str, Any
 
 
 def main() -> None:
-    app()
+    with one_line_errors():
+        code = app(standalone_mode=False, prog_name="perdure")
+    sys.exit(code)
 
 
 if __name__ == "__main__":

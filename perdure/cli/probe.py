@@ -26,7 +26,7 @@ def probe(
     words: Annotated[
         list[str],
         typer.Argument(
-            metavar="RUN... PROBE...",
+            metavar="RUN|PROBE",
             help="Runs by path, by the beginning of a hash, or by method and benchmark (e.g. rcl six); then probes, "
             "see `perdure ls probes` and `perdure show PROBE`.",
         ),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Filters = Annotated[
     list[str],
-    typer.Argument(metavar="[METHOD|BENCHMARK|STATE]...", help="Only these, e.g. rcl six; all when left out."),
+    typer.Argument(metavar="METHOD|BENCHMARK|STATE", help="Only these, e.g. rcl six; all when left out."),
 ]
 
 
@@ -84,7 +84,7 @@ def _when(finished: float | None) -> str:
 
 
 def rm(
-    names: Annotated[list[str], typer.Argument(metavar="RUN...", help="Paths, or unique beginnings of hashes.")],
+    names: Annotated[list[str], typer.Argument(metavar="RUN", help="Paths, or unique beginnings of hashes.")],
     out: Store = Path("runs"),
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: AsJson = False,
@@ -127,8 +127,8 @@ def export_runs(
     words: Annotated[
         list[str],
         typer.Argument(
-            metavar="[METHOD|BENCHMARK|STATE]... [FILE.csv|FILE.parquet]...",
-            help="Only these runs, e.g. rcl six, all when left out; and where to.",
+            metavar="METHOD|BENCHMARK|STATE|FILE",
+            help="Only these runs, e.g. rcl six, all when left out; and where to: FILE.csv, FILE.parquet.",
         ),
     ] = [],  # noqa: B006 — typer reads it, nobody changes it
     out: Store = Path("runs"),

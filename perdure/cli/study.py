@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from perdure.cli.options import AsJson, Device, Out, Root, Trackers, guarded, stderr, stdout
+from perdure.cli.options import AsJson, Device, Out, Root, Trackers, Where, guarded, stderr, stdout
 from perdure.ops.statistics import labels
 from perdure.report.tables import differences, duration, measured, summary
 
@@ -23,19 +23,22 @@ def join(app: typer.Typer) -> None:
 def study(
     name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="See `perdure ls studies`, or a TOML file.")],
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="How many runs at a time.", show_default="1, or one per GPU")
+        int | None,
+        typer.Option(min=1, metavar="N", help="How many runs at a time.", show_default="1, or one per GPU"),
     ] = None,
-    on: Annotated[
-        str, typer.Option(metavar="local|ray|auto|ray://HOST:PORT", help="Where: here, or on a Ray cluster.")
-    ] = "local",
+    on: Where = "local",
     dry: Annotated[bool, typer.Option("--dry", help="Only say what is done already and what the rest costs.")] = False,
-    scale: Annotated[float, typer.Option(help="Multiply the epochs of every plan, e.g. 0.1.")] = 1.0,
+    scale: Annotated[float, typer.Option(metavar="X", help="Multiply the epochs of every plan, e.g. 0.1.")] = 1.0,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads of each run.", show_default="the study's, else 1")
+        int | None,
+        typer.Option(min=1, metavar="N", help="Threads of each run.", show_default="the study's, else 1"),
     ] = None,
-    cpus: Annotated[float | None, typer.Option(min=0, help="On Ray: CPUs of each run.", show_default="threads")] = None,
+    cpus: Annotated[
+        float | None, typer.Option(min=0, metavar="X", help="On Ray: CPUs of each run.", show_default="threads")
+    ] = None,
     gpus: Annotated[
-        float | None, typer.Option(min=0, help="On Ray: GPUs of each run.", show_default="1 on cuda, else 0")
+        float | None,
+        typer.Option(min=0, metavar="X", help="On Ray: GPUs of each run.", show_default="1 on cuda, else 0"),
     ] = None,
     track: Trackers = [],  # noqa: B006 — typer reads it, nobody changes it
     root: Root = None,

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from perdure.cli.main import VERBS
-
 PERDURE = [sys.executable, "-m", "perdure.cli.main"]
 
 
@@ -66,12 +64,18 @@ def test_demo_shows_three_methods_with_pictures(tmp_path: Path) -> None:
         assert (tmp_path / "demo" / f"{method}.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_verbs_come_in_the_order_of_their_use() -> None:
-    words = [line.split()[1] for line in perdure("--help").stdout.splitlines() if line.startswith("│ ")]
-    assert [word for word in words if word in VERBS] == list(VERBS)
+def test_the_former_name_of_snapshots_is_not_shown() -> None:
     shown = perdure("run", "--help").stdout
     assert "--snapshots" in shown
     assert "--stages" not in shown
+
+
+def test_threads_are_those_asked_for(tmp_path: Path) -> None:
+    words = ["finetune", "synthetic", "--net", "mlp", "--tasks", "1", "--plan", "epochs=1", "--threads", "2", "--json"]
+    assert json.loads(perdure("run", *words, cwd=tmp_path).stdout)["threads"] == 2  # OMP_NUM_THREADS says 1
+    words = ["--tasks", "1", "--plan", "epochs=1", "--threads", "2", "--json"]
+    runs = json.loads(perdure("demo", *words, cwd=tmp_path).stdout)["runs"]
+    assert [run["threads"] for run in runs] == [2, 2, 2]
 
 
 def test_ls_and_show() -> None:
