@@ -1,7 +1,8 @@
 """One run, from what is asked for to its record."""
 
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 
 import perdure
 from perdure import fast
-from perdure.errors import CorruptFile
+from perdure.errors import CorruptFile, Interrupted, PerdureError, UsageError
 from perdure.lab import checkpoint, store
 from perdure.lab.build import build, count_lessons, open_stream, resolve_device
 from perdure.lab.checkpoint import Checkpoint, Checkpointer
@@ -126,7 +127,8 @@ def run_spec(
             looks_back = any(one.build(stream).needs_snapshots for one in wanted)
             savers = [SnapshotSaver(path)] if snapshots or looks_back else []
             method = build(spec, stream).to(torch_device)
-            record = _train(spec, stream, method, path, without, Callbacks([callback, *savers]), every)
+            with _failures_saved(path, spec, callback):
+                record = _train(spec, stream, method, path, without, Callbacks([callback, *savers]), every)
         if {one.key for one in wanted} - read_probes(path, record).keys() or snapshots:
             opened = open_run(path, record, root=root, device=device, progress=progress, stream=stream)
             measure(with_snapshots(opened, callback) if snapshots else opened, wanted, callback)
@@ -144,6 +146,22 @@ def finished(path: Path, callback: Callback) -> dict[str, Any] | None:
             f"{error}; set aside as {' and '.join(set_aside(file).name for file in files)}, and made again"
         )
         return None
+
+
+@contextmanager
+def _failures_saved(path: Path, spec: RunSpec, callback: Callback) -> Iterator[None]:
+    """What stops this training for good is written beside it; what an earlier attempt left goes."""
+    store.clear_failure(path)
+    try:
+        yield
+    except (Interrupted, UsageError):  # it can be resumed as it is; it was asked for wrongly
+        raise
+    except PerdureError as error:
+        try:
+            store.save_failure(path, spec.plain(), str(error))
+        except PerdureError as other:  # a full disk may be why it failed
+            callback.on_warning(str(other))
+        raise
 
 
 def _resume_point(path: Path, spec: RunSpec) -> tuple[Checkpoint | None, list[str]]:

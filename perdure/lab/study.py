@@ -1,7 +1,6 @@
 """Studies: `study` does the runs of a grid that are not done, several at a time, and compares methods over seeds."""
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +13,7 @@ from perdure.lab.estimate import RunCost, estimate_runs, parallel_seconds
 from perdure.lab.execute.job import Event, Executor, Job
 from perdure.lab.executors import make_executor, stop_on_signal
 from perdure.lab.spec import RunSpec
-from perdure.lab.store import read_probes, read_record, run_directory, write_json
+from perdure.lab.store import clear_failure, read_probes, read_record, run_directory, save_failure
 from perdure.lab.study_file import Study, probe_keys, read, specs
 from perdure.ops.statistics import CONFIDENCE, DDOF, Difference, Group, differences, groups, headlines
 from perdure.types import Stream
@@ -44,13 +43,12 @@ class StudyRun:
     def save_error(self, error: str) -> None:
         """Write the reason of a failure into the run's directory."""
         if self.path is not None:
-            write_json(self.path / "failed.json", {**self.spec.plain(), "error": error})
+            save_failure(self.path, self.spec.plain(), error)
 
     def clear_error(self) -> None:
         """Remove what an earlier failure left."""
         if self.path is not None:
-            with suppress(OSError):  # there is none, or nothing may be changed here
-                (self.path / "failed.json").unlink()
+            clear_failure(self.path)
 
 
 @dataclass(frozen=True)

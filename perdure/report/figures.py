@@ -1,10 +1,10 @@
-"""Pictures of records (needs `pip install perdure[report]`)."""
+"""Pictures of records (needs the extra `report`)."""
 
 from collections.abc import Callable, Mapping
 from io import BytesIO
 from typing import Any
 
-from perdure.errors import PerdureError
+from perdure.errors import PerdureError, install_hint
 from perdure.report.render import Figure, heat_map, scores, slanted_ticks
 
 STYLE: dict[Any, Any] = {  # of all pictures
@@ -31,7 +31,7 @@ def png(draw: Callable[[Figure], None]) -> bytes:
         from matplotlib import figure as pictures
         from matplotlib import rc_context
     except ImportError:
-        raise PerdureError("pictures need matplotlib: pip install 'perdure[report]'") from None
+        raise PerdureError(f"pictures need matplotlib: {install_hint('report')}") from None
     buffer = BytesIO()
     with rc_context(STYLE):
         figure = pictures.Figure(layout="constrained")
