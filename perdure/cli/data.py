@@ -10,14 +10,14 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 from rich.text import Text
 
-from perdure.cli.options import App, AsJson, Group, Root, guarded, print_error, stderr, stdout
+from perdure.cli.options import App, AsJson, Root, VerbGroup, guarded, print_error, stderr, stdout
 from perdure.errors import MissingFile, PerdureError
 
 if TYPE_CHECKING:
     from perdure.data.validate import DataReport
 
 P = ParamSpec("P")
-app = App(cls=Group, no_args_is_help=True, help="Image files: which are there, fetch them, examine them.")
+app = App(cls=VerbGroup, no_args_is_help=True, help="Image files: which are there, fetch them, examine them.")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A benchmark or an image set, see `perdure data ls`.")]
 
 

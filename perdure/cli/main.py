@@ -15,7 +15,6 @@ from perdure.cli.options import (
     AsJson,
     BenchmarkName,
     Device,
-    Group,
     MethodName,
     NetworkName,
     Out,
@@ -26,6 +25,7 @@ from perdure.cli.options import (
     Tasks,
     Threads,
     Trackers,
+    VerbGroup,
     guarded,
     note,
     one_line_errors,
@@ -39,7 +39,7 @@ P = ParamSpec("P")
 VERBS = ("demo", "run", "compare", "study", "search", "probe", "show", "ls", "export-runs", "rm", "data", "bench")
 
 
-class Verbs(Group):
+class Verbs(VerbGroup):
     """Listed in the order in which people use them."""
 
     def list_commands(self, ctx: Any) -> list[str]:

@@ -54,14 +54,14 @@ NetworkName = Annotated[
 ]
 
 
-class Command(TyperCommand):
+class Verb(TyperCommand):
     """A verb."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         return _without_flag_types(super().get_params(ctx))
 
 
-class Group(TyperGroup):
+class VerbGroup(TyperGroup):
     """Several verbs."""
 
     def get_params(self, ctx: Any) -> list[Any]:
@@ -72,7 +72,7 @@ class App(typer.Typer):
     """The front door, or a group of verbs behind it."""
 
     def command(self, *args: Any, **options: Any) -> Callable[[CommandFunctionType], CommandFunctionType]:
-        return super().command(*args, **{"cls": Command, **options})
+        return super().command(*args, **{"cls": Verb, **options})
 
 
 def _without_flag_types(params: list[Any]) -> list[Any]:

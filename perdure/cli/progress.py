@@ -20,7 +20,6 @@ from perdure.lab.execute.local import cores
 from perdure.lab.probe_run import RunProgress
 from perdure.lab.spec import RunSpec
 from perdure.lab.study import StudyCallback, StudyPlan, StudyRun
-from perdure.methods.method import Method
 from perdure.ops.statistics import labels
 from perdure.probes.probe import Cost
 from perdure.report.tables import duration
@@ -104,7 +103,7 @@ class TrainingBar(Callback):
         scores = f"task {epoch.lesson + 1}, epoch {epoch.epoch + 1}: loss {valid.loss:.3f}, {valid.accuracy:.1f} %"
         self.shown.bars.update(self.bar, completed=self.epochs_before + epoch.epoch + 1, note=scores)
 
-    def on_task_end(self, method: Method, learned: Learned) -> None:  # noqa: ARG002
+    def on_task_end(self, method: object, learned: Learned) -> None:  # noqa: ARG002
         if self.shown.console.is_terminal:
             return
         lesson = len(learned.matrix)

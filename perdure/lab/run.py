@@ -2,7 +2,7 @@
 
 import platform
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import torch
 
 import perdure
 from perdure import fast
-from perdure.errors import CorruptFile, Interrupted, PerdureError, UsageError
+from perdure.errors import BadData, CorruptFile, Diverged, PerdureError, TooFewSamples
 from perdure.lab import checkpoint, store
 from perdure.lab.build import build, count_lessons, open_stream, resolve_device
 from perdure.lab.checkpoint import Checkpoint, Checkpointer
@@ -127,7 +127,7 @@ def run_spec(
             looks_back = any(one.build(stream).needs_snapshots for one in wanted)
             savers = [SnapshotSaver(path)] if snapshots or looks_back else []
             method = build(spec, stream).to(torch_device)
-            with _failures_saved(path, spec, callback):
+            with _failures_saved(path, spec):
                 record = _train(spec, stream, method, path, without, Callbacks([callback, *savers]), every)
         if {one.key for one in wanted} - read_probes(path, record).keys() or snapshots:
             opened = open_run(path, record, root=root, device=device, progress=progress, stream=stream)
@@ -149,18 +149,14 @@ def finished(path: Path, callback: Callback) -> dict[str, Any] | None:
 
 
 @contextmanager
-def _failures_saved(path: Path, spec: RunSpec, callback: Callback) -> Iterator[None]:
-    """What stops this training for good is written beside it; what an earlier attempt left goes."""
+def _failures_saved(path: Path, spec: RunSpec) -> Iterator[None]:
+    """What would stop this training again is written beside it; what an earlier attempt left goes."""
     store.clear_failure(path)
     try:
         yield
-    except (Interrupted, UsageError):  # it can be resumed as it is; it was asked for wrongly
-        raise
-    except PerdureError as error:
-        try:
+    except (Diverged, TooFewSamples, BadData) as error:
+        with suppress(PerdureError):  # what went wrong first is what matters
             store.save_failure(path, spec.plain(), str(error))
-        except PerdureError as other:  # a full disk may be why it failed
-            callback.on_warning(str(other))
         raise
 
 

@@ -289,7 +289,7 @@ def test_signals_save_and_stop(tmp_path, whole, number):
 
 def test_a_stopped_command_goes_on_when_given_again(tmp_path):
     words = [sys.executable, "-m", "perdure.cli.main", "run", "finetune", "synthetic", "--json"]
-    words += ["--net", "mlp", "--tasks", "2", "--plan", "epochs=200"]
+    words += ["--net", "mlp", "--tasks", "2", "--plan", "epochs=100"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     running = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environment)
     assert running.stderr is not None
@@ -300,7 +300,7 @@ def test_a_stopped_command_goes_on_when_given_again(tmp_path):
     assert "completed work is saved, run the same command to resume" in rest
     finished = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, env=environment, check=True)
     assert [line.partition(":")[2].partition(":")[0] for line in finished.stderr.splitlines()] == [" task 2 of 2"]
-    assert json.loads(finished.stdout)["epochs_run"] == [200, 200]
+    assert json.loads(finished.stdout)["epochs_run"] == [100, 100]
 
 
 def test_an_error_of_the_work_itself_is_not_taken_for_one_of_the_lock(tmp_path):
