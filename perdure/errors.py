@@ -41,7 +41,7 @@ class UnknownName(UsageError):
     """
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
-        everything = sorted(known)
+        everything = sorted(set(known))
         near = get_close_matches(name.lower(), everything, n=3, cutoff=0.5)
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
         super().__init__(f"unknown {kind} {name!r}{hint} (all: {', '.join(everything) or 'none'})")

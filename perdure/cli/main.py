@@ -108,16 +108,19 @@ def show(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="METHOD|BENCHMARK|PROBE|RUN", help="A method, a benchmark, a probe, or a run by path or hash."
+            metavar="NAME|RUN", help="A method, benchmark, network, probe or study, or a run by path or hash."
         ),
     ],
+    on: Annotated[
+        str | None, typer.Option(metavar="BENCHMARK", help="Of a method: all values and the plan on this benchmark.")
+    ] = None,
     out: Store = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """Show a method (values, symbols, presets), a benchmark or a probe (what can be set), or a run (its figures)."""
+    """Show a method (values, symbols, presets), a benchmark, network, probe or study, or a run (its figures)."""
     from perdure.cli.show import describe
 
-    content, headline, parts = describe(name, out)
+    content, headline, parts = describe(name, out, on)
     if as_json:
         print(json.dumps(content, ensure_ascii=False))
         return

@@ -239,6 +239,13 @@ def is_run(path: Path) -> bool:
     return DIGEST.fullmatch(path.name) is not None and path.is_dir() and _stamp(str(path)) is not None
 
 
+def read_summary(path: Path) -> RunSummary:
+    """The line about one run, finished or not."""
+    place = path.resolve()
+    stamp = _stamp(str(place)) or FileStamp("checkpoint", 0, 0)
+    return _read(place.parents[2], "/".join(place.parts[-3:]), stamp)
+
+
 def find_run(root: Path, name: str) -> Path:
     """The directory of a run by its path, by its path below the store, or by a unique beginning of its hash."""
     for path in (Path(name), root / name):

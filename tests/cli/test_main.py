@@ -6,9 +6,12 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+
+from perdure.lab.spec import spec
 
 PERDURE = [sys.executable, "-m", "perdure.cli.main"]
 
@@ -91,6 +94,61 @@ def test_ls_and_show() -> None:
     assert json.loads(perdure("show", "gpm", "--json").stdout)["values"]["threshold"]["symbol"] == "ε"
 
 
+def test_show_knows_networks_and_studies() -> None:
+    shown = perdure("show", "alexnet").stdout
+    for word in ("6,508,416 parameters", "filters", "(64, 128, 256)", "conv3", "256×128×2×2"):
+        assert word in shown
+    network = json.loads(perdure("show", "alexnet", "--json").stdout)
+    assert network["layers"]["fc2"] == [2048, 2048]
+    shown = perdure("show", "smoke").stdout
+    for word in ("finetune, gpm", "synthetic", "1, 2, 3", "6 runs", "perdure study smoke --dry"):
+        assert word in shown
+    both = json.loads(perdure("show", "six", "--json").stdout)  # a benchmark, and a study of its name
+    assert (both["benchmark"], both["study"]["runs"], both["study"]["probes"]) == ("six", 36, ["fgsm"])
+
+
+def test_show_a_method_on_one_benchmark_lists_every_value_and_its_source() -> None:
+    found = json.loads(perdure("show", "rcl", "--on", "cifar100", "--json").stdout)
+    asked = spec("rcl", "cifar100")
+    assert {name: value["value"] for name, value in found["values"].items()} == asked.values
+    assert {name: value["value"] for name, value in found["plan"].items()} == asdict(asked.plan)
+    assert found["values"]["mix_weight"]["source"] == "paper, log"
+    assert found["values"]["variant"]["source"] == "default"
+    shown = perdure("show", "rcl", "--on", "cifar100").stdout
+    assert "plateau" in shown
+    assert "six" not in shown
+
+
+def test_show_tells_how_far_an_unfinished_run_is(tmp_path: Path) -> None:
+    words = ["run", "finetune", "synthetic", "--net", "mlp", "--plan", "epochs=100000", "--checkpoint", "0"]
+    running = subprocess.Popen([*PERDURE, *words], stderr=subprocess.DEVNULL, cwd=tmp_path)
+    while not list(tmp_path.rglob("00001?.safetensors")):
+        time.sleep(0.1)
+    running.send_signal(signal.SIGTERM)
+    running.wait(timeout=60)
+    (path,) = (tmp_path / "runs/synthetic/finetune").iterdir()
+    done = perdure("show", path.name, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    shown = " ".join(done.stdout.split())
+    assert "finetune on synthetic, seed 1: unfinished, its last checkpoint is in task 1, after " in shown
+    found = json.loads(perdure("show", path.name, "--json", cwd=tmp_path).stdout)
+    assert (found["state"], found["learned_tasks"]) == ("unfinished", 0)
+    assert f"after {found['learned_epochs_of_the_next']} epochs" in shown
+
+
+def test_a_run_that_diverged_is_failed(tmp_path: Path) -> None:
+    words = ["run", "finetune", "synthetic", "--net", "mlp", "--plan", "rate=1e30"]
+    for _ in range(2):  # it is tried again
+        done = perdure(*words, cwd=tmp_path)
+        assert done.returncode == 1
+        assert done.stderr.count("\n") == 1
+        assert "finetune" in perdure("ls", "runs", "failed", cwd=tmp_path).stdout
+    (path,) = (tmp_path / "runs/synthetic/finetune").iterdir()
+    shown = perdure("show", str(path), cwd=tmp_path).stdout
+    assert "failed: the loss is no longer a number" in shown
+    assert "run the same command to try again; no checkpoint yet" in shown
+
+
 def test_show_tells_of_a_run_what_it_held(tmp_path: Path) -> None:
     words = ["run", "er", "synthetic", "--tasks", "1", "--plan", "epochs=1", "--without", "stored-data", "--json"]
     record = json.loads(perdure(*words, cwd=tmp_path).stdout)
@@ -109,7 +167,13 @@ def test_show_tells_of_a_run_what_it_held(tmp_path: Path) -> None:
     [
         (["run", "rlc", "six"], 2, "did you mean rcl"),
         (["run", "rcl", "sx"], 2, "did you mean six"),
-        (["show", "gmp"], 2, "did you mean gpm"),
+        (["show", "gmp"], 2, "gpm"),
+        (["show", "/no/such/path"], 2, "/no/such/path: no such path; `perdure ls runs"),
+        (["show", "runs/six/gpm/xyz"], 2, "runs/six/gpm/xyz: no such path"),
+        (["show", "."], 2, ".: not a run"),
+        (["show", "rcl", "--on", "cifar10"], 2, "unknown benchmark 'cifar10'; did you mean cifar100"),
+        (["run", "rcl", "six", "--set", "lamda=0.1"], 2, "did you mean lambda?"),
+        (["run", "rcl", "six", "--probe", "fgsm(strengths=300/255)"], 2, "give at most 1, such as 4/255"),
         (["ls", "method"], 2, "did you mean methods"),
         (["run", "rcl", "six", "--set", "radius=big"], 2, "radius takes a number ≥ 0"),
         (["run", "rcl", "six", "--set", "radius"], 2, "expected NAME=VALUE, got"),

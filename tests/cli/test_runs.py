@@ -238,7 +238,11 @@ def test_what_cannot_be_exported_is_one_line() -> None:
         (["--csv", "--json"], 2, "choose one"),
         (["--csv", "--parquet"], 2, "choose one"),
         (["rlc"], 2, "did you mean rcl"),
-        (["--csv", "/dev/null/all.csv"], 1, "cannot write /dev/null/all.csv: Not a directory; name another file\n"),
+        (
+            ["--csv", "/dev/null/all.csv"],
+            1,
+            ": File exists; name another file\n",
+        ),
         (["--csv", "/dev/null/all"], 2, "name one that ends in .csv or .parquet"),
         (["--out", "nowhere"], 1, "there is no store of runs nowhere; name one with --out"),
     ):
