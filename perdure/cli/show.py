@@ -100,9 +100,7 @@ def _unfinished(path: Path, summary: RunSummary) -> Description:
     lessons, epochs = reached or (0, 0)
     content = {**summary._asdict(), "path": str(path), "learned_tasks": lessons, "learned_epochs_of_the_next": epochs}
     name = f"{summary.method} on {summary.benchmark}, seed {summary.seed}"
-    where = (
-        f"its last checkpoint is in task {lessons + 1}, after {epochs} epochs of it" if reached else "no checkpoint yet"
-    )
+    where = f"its last checkpoint is in task {lessons + 1}, after {epochs} epochs" if reached else "no checkpoint yet"
     if summary.problem:
         error = summary.problem.removeprefix(f"{path.resolve()}: ")
         return content, f"{name}: failed: {error} (run the same command to try again; {where})", []
@@ -184,15 +182,11 @@ def _study(name: str) -> Description:
     grids = [grid.model_dump(exclude_defaults=True) for grid in study.grids]
     content = {"study": name, "about": study.about, "runs": len(specs(study)), "probes": list(study.probes)}
     content |= {"threads": study.threads, "against": study.against, "blocks": grids}
-    rows = [
-        (
-            str(number) if i == 0 else "",
-            key,
-            Text(", ".join(map(str, value)) if isinstance(value, list) else str(value)),
-        )
-        for number, grid in enumerate(grids, 1)
-        for i, (key, value) in enumerate(grid.items())
-    ]
+    rows = []
+    for number, grid in enumerate(grids, 1):
+        for i, (key, value) in enumerate(grid.items()):
+            text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+            rows.append((str(number) if i == 0 else "", key, Text(text)))
     probed = f"; probes: {', '.join(study.probes)}" if study.probes else ""
     command = f"perdure study {name}"
     how = f"{content['runs']} runs{probed}; `{command} --dry` says how long they take, `{command}` does those not done"
