@@ -14,9 +14,13 @@ PerdureError
 └── Interrupted               by Ctrl-C or SIGTERM, with all work saved         (exit code 130 or 143)
 """
 
+import json
 from collections.abc import Iterable
+from contextlib import suppress
 from difflib import get_close_matches
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 
 class PerdureError(Exception):
@@ -37,7 +41,7 @@ class UnknownName(UsageError):
     """
 
     def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "") -> None:
-        everything = sorted(known)
+        everything = sorted(set(known))
         near = get_close_matches(name.lower(), everything, n=3, cutoff=0.5)
         meant = f"; did you mean {' or '.join(near)}?" if near else ""
         more = f"; {hint}" if hint else ""
@@ -82,3 +86,24 @@ class Interrupted(PerdureError):
     def __init__(self, message: str, signal: int) -> None:
         super().__init__(message)
         self.exit_code = 128 + signal
+
+
+def install_hint(extra: str) -> str:
+    """The command that installs what an extra needs: from the clone that perdure was installed from, or from an index.
+
+    >>> install_hint("report").endswith("[report]'")
+    True
+    """
+    clone, option = Path(__file__).parents[1], "-e "
+    if not (clone / "pyproject.toml").is_file():
+        clone, option = _installed_from(), ""
+    return f"pip install {option}'{clone}[{extra}]'"
+
+
+def _installed_from() -> Path:
+    """The folder that pip installed perdure from, else its name, by which an index knows it."""
+    with suppress(PackageNotFoundError, ValueError, KeyError, TypeError):
+        place = urlsplit(json.loads(distribution("perdure").read_text("direct_url.json") or "")["url"])
+        if place.scheme == "file" and (folder := Path(unquote(place.path))).is_dir():
+            return folder
+    return Path("perdure")

@@ -176,10 +176,19 @@ def allow_all(paths: str | Path | Sequence[str | Path]) -> None:
         allow(path)
 
 
-def from_file(name: str) -> Any:
-    """What `my.py:Careful` names."""
+def own_kind(name: str) -> "Registry | None":
+    """The kind of what `my.py:Careful` names, a function being a benchmark; None for any other name."""
+    if not OWN.fullmatch(name):
+        return None
     path, _, attribute = name.rpartition(":")
-    return _from_file(Path(path).expanduser(), attribute)
+    thing = _from_file(Path(path).expanduser(), attribute)
+    return next((kind for kind in (methods, networks, probes, benchmarks) if kind.accepts(thing)), None)
+
+
+def own_name(name: str) -> str:
+    """The short name of what `src/my.py:Careful` names, which becomes known by it; any other name as it is."""
+    kind = own_kind(name)
+    return name if kind is None else kind.name(name)
 
 
 def _from_file(path: Path, attribute: str) -> Any:

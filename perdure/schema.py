@@ -130,7 +130,8 @@ def checked(kind: str, thing: Callable[..., Any], given: Mapping[str, Any]) -> d
     known = values_of(thing)
     for name in given:
         if name not in known:
-            raise UnknownName(f"value of {kind}", name, known)
+            symbols = [greek for greek in GREEK if meant(greek, known) != greek]
+            raise UnknownName(f"value of {kind}", name, [*known, *symbols])
     fields: dict[str, Any] = {name: (known[name].type, ...) for name in given}
     config = ConfigDict(extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
     form = create_model("Values", __config__=config, **fields)

@@ -24,12 +24,16 @@ def join(app: typer.Typer) -> None:
 
 
 def bench_verb(
-    rounds: Annotated[int, typer.Option(min=1, help="Turns of each comparison; more are steadier.")] = 15,
-    threads: Annotated[int, typer.Option(min=1, help="Threads of torch.")] = 2,
-    only: Annotated[list[str], typer.Option(help="Steps of this method only, e.g. gpm or 'rcl shared'.")] = [],  # noqa: B006
+    rounds: Annotated[int, typer.Option(min=1, metavar="N", help="Turns of each comparison; more are steadier.")] = 15,
+    threads: Annotated[int, typer.Option(min=1, metavar="N", help="Threads of torch.")] = 2,
+    only: Annotated[
+        list[str], typer.Option(metavar="METHOD", help="Steps of this method only, e.g. gpm or 'rcl shared'.")
+    ] = [],  # noqa: B006
     scaling: Annotated[bool, typer.Option("--scaling", help="How cost grows instead.")] = False,
     paths: Annotated[bool, typer.Option("--paths", help="What each fast path brings instead.")] = False,
-    folder: Annotated[Path | None, typer.Option(help="What to measure.", show_default="benchmarks/ of a clone")] = None,
+    folder: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="What to measure.", show_default="benchmarks/ of a clone")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure speed on this machine, as ratios; docs in benchmarks/README.md."""

@@ -9,7 +9,7 @@ import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.text import Text
 
-from perdure.cli.options import AsJson, Root, guarded, print_error, stderr, stdout
+from perdure.cli.options import App, AsJson, Root, VerbGroup, guarded, print_error, stderr, stdout
 from perdure.cli.page import Format, Page
 from perdure.errors import MissingFile, PerdureError
 from perdure.report.table import names, table
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from perdure.data.validate import DataReport
 
 P = ParamSpec("P")
-app = typer.Typer(no_args_is_help=True, help="Image files: which are there, fetch them, examine them.")
-Name = Annotated[str, typer.Argument(help="A benchmark or an image set, see `perdure data ls`.")]
+app = App(cls=VerbGroup, no_args_is_help=True, help="Image files: which are there, fetch them, examine them.")
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A benchmark or an image set, see `perdure data ls`.")]
 
 
 def verb(action: Callable[P, None]) -> Callable[P, None]:
@@ -105,7 +105,9 @@ COLORS = {"good": "green", "note": "yellow", "bad": "red"}
 
 @verb
 def check(
-    name: Annotated[str, typer.Argument(help="A benchmark, an image set, or folder:PATH for your own images.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="A benchmark, an image set, or folder:PATH for your own images.")
+    ],
     root: Root = None,
     as_json: AsJson = False,
 ) -> None:

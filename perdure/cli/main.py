@@ -1,16 +1,18 @@
 """`perdure`: the verbs. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 and 143 interrupted by Ctrl-C and SIGTERM."""
 
 import json
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ParamSpec
 
 import typer
-from typer.core import TyperGroup
 
+import perdure
 from perdure.cli import bench, data, probe, runs, search, study
 from perdure.cli.options import (
+    App,
     AsJson,
     BenchmarkName,
     Device,
@@ -24,49 +26,65 @@ from perdure.cli.options import (
     Settings,
     Store,
     Tasks,
+    Threads,
     Trackers,
+    VerbGroup,
     guarded,
     note,
+    one_line_errors,
     stderr,
     stdout,
+    use_threads,
 )
 from perdure.cli.page import Format, Page
 from perdure.errors import UnknownName, WrongValue
 from perdure.ops.statistics import groups
 
 P = ParamSpec("P")
-VERBS = ("run", "compare", "study", "probe", "ls", "show", "search", "rm", "export-runs", "data", "demo", "bench")
+VERBS = ("demo", "run", "compare", "study", "search", "probe", "show", "ls", "export-runs", "rm", "data", "bench")
 
 
-class Verbs(TyperGroup):
+class Verbs(VerbGroup):
     """Listed in the order in which people use them."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return sorted(super().list_commands(ctx), key=VERBS.index)
+        return sorted(super().list_commands(ctx), key=lambda verb: (*VERBS, verb).index(verb))
 
 
-app = typer.Typer(
-    cls=Verbs,
-    no_args_is_help=True,
-    add_completion=False,
-    help="Robust continual learning.",
-    pretty_exceptions_enable=False,
-)
+app = App(cls=Verbs, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.add_typer(data.app, name="data")
 for module in (runs, study, search, probe, bench):
     module.join(app)
 
-Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random.")]
+Seed = Annotated[int, typer.Option(min=0, metavar="N", help="Seed of everything random.")]
 
 
 def verb(action: Callable[P, None]) -> Callable[P, None]:
     return app.command()(guarded(action))
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"perdure {perdure.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def front(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Robust continual learning."""
+
+
 @verb
 def ls(
     what: Annotated[
-        str, typer.Argument(help="methods, networks, benchmarks, probes, studies or runs; all but runs when left out.")
+        str,
+        typer.Argument(
+            metavar="WHAT", help="methods, networks, benchmarks, probes, studies or runs; all but runs when left out."
+        ),
     ] = "",
     only: runs.Filters = [],  # noqa: B006
     out: Store = Path("runs"),
@@ -98,18 +116,21 @@ def show(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="METHOD|BENCHMARK|PROBE|RUN", help="A method, a benchmark, a probe, or a run by path or hash."
+            metavar="NAME|RUN", help="A method, benchmark, network, probe or study, or a run by path or hash."
         ),
     ],
+    on: Annotated[
+        str | None, typer.Option(metavar="BENCHMARK", help="Of a method: all values and the plan on this benchmark.")
+    ] = None,
     out: Store = Path("runs"),
     form: Format = "table",
     as_json: AsJson = False,
 ) -> None:
-    """Show a method (values, symbols, presets), a benchmark or a probe (what can be set), or a run (its figures)."""
+    """Show a method (values, symbols, presets), a benchmark, network, probe or study, or a run (its figures)."""
     from perdure.cli.show import describe
 
     page = Page(form)
-    content, headline, parts = describe(name, out)
+    content, headline, parts = describe(name, out, on)
     if as_json:
         print(json.dumps(content, ensure_ascii=False))
         return
@@ -145,17 +166,23 @@ def run(
     outliers: Outliers = "",
     without: Annotated[
         list[str],
-        typer.Option(help="What will not be there in use: stored-data, task-identity; warns if it is needed."),
+        typer.Option(
+            metavar="NAME", help="What will not be there in use: stored-data, task-identity; warns if it is needed."
+        ),
     ] = [],  # noqa: B006
     track: Trackers = [],  # noqa: B006
     root: Root = None,
     out: Out = Path("runs"),
-    every: Annotated[float, typer.Option("--checkpoint", min=0, help="Seconds between two checkpoints.")] = 60.0,
+    every: Annotated[
+        float, typer.Option("--checkpoint", min=0, metavar="SECONDS", help="Time between two checkpoints.")
+    ] = 60.0,
     device: Device = "cpu",
+    threads: Threads = None,
     form: Format = "table",
     as_json: AsJson = False,
 ) -> None:
     """Train a method on a benchmark's tasks, one after another. Interrupted, the same command resumes."""
+    use_threads(threads)
     from perdure.cli.show import run_tables
     from perdure.lab.spec import assignments
 
@@ -204,12 +231,14 @@ def demo(
     seed: Seed = 1,
     tasks: Tasks = None,
     plan: PlanWishes = [],  # noqa: B006
-    out: Annotated[Path, typer.Option(help="Where records and pictures go.")] = Path("demo"),
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where records and pictures go.")] = Path("demo"),
     device: Device = "cpu",
+    threads: Threads = None,
     form: Format = "table",
     as_json: AsJson = False,
 ) -> None:
     """Three methods learn the six tasks shipped in the package, and are compared."""
+    use_threads(threads)
     from perdure.lab.pictures import save
     from perdure.lab.spec import assignments
     from perdure.report.figures import accuracy_matrix, accuracy_over_tasks
@@ -258,7 +287,9 @@ def _run_with_bars(method: str, benchmark: str, **options: Any) -> dict[str, Any
 
 
 def main() -> None:
-    app()
+    with one_line_errors():
+        code = app(standalone_mode=False, prog_name="perdure")
+    sys.exit(code)
 
 
 if __name__ == "__main__":

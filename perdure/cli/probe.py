@@ -27,7 +27,7 @@ def probe(
     words: Annotated[
         list[str],
         typer.Argument(
-            metavar="RUN... PROBE...",
+            metavar="RUN|PROBE",
             help="Runs by path, by the beginning of a hash, or by method and benchmark (e.g. rcl six); then probes, "
             "see `perdure ls probes` and `perdure show PROBE`.",
         ),
@@ -74,9 +74,7 @@ def probe(
 
 
 def _is_probe(word: str) -> bool:
-    if registry.OWN.fullmatch(word):
-        return registry.probes.accepts(registry.from_file(word))
-    return word in registry.probes
+    return word in registry.probes or registry.own_kind(word) is registry.probes
 
 
 def _print_json(reports: "Sequence[ProbeReport]") -> None:

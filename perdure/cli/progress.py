@@ -25,7 +25,7 @@ from perdure.probes.probe import Cost
 from perdure.report.tables import duration
 from perdure.train.callbacks import Callback
 from perdure.train.plan import Plan
-from perdure.train.state import Epoch
+from perdure.train.state import Epoch, Learned
 from perdure.types import Lesson
 
 WORTH_SAYING = 5.0  # seconds
@@ -84,7 +84,7 @@ class RunBars(Bars, RunProgress):
 
 
 class TrainingBar(Callback):
-    """Shows the training of one run."""
+    """Shows the training of one run: a bar that moves with every epoch, or a line per task."""
 
     def __init__(self, shown: RunBars, run: str, tasks: int) -> None:
         self.shown, self.run, self.tasks = shown, run, tasks
@@ -94,21 +94,29 @@ class TrainingBar(Callback):
         self.shown.warn(text)
 
     def on_task_start(self, lesson: Lesson, plan: Plan) -> None:
-        self.epochs_before = lesson.index * plan.epochs
+        self.keep, self.epochs_before = plan.keep, lesson.index * plan.epochs
         total = self.tasks * plan.epochs
         self.shown.bars.update(self.bar, total=total, completed=self.epochs_before, visible=True)
 
     def on_epoch_end(self, epoch: Epoch) -> None:
-        valid, train = epoch.valid, epoch.train
+        valid = epoch.valid
         scores = f"task {epoch.lesson + 1}, epoch {epoch.epoch + 1}: loss {valid.loss:.3f}, {valid.accuracy:.1f} %"
         self.shown.bars.update(self.bar, completed=self.epochs_before + epoch.epoch + 1, note=scores)
-        if not self.shown.console.is_terminal:
-            trained = "" if train is None else f" ({train.loss:.3f}, {train.accuracy:.1f} % on training data)"
-            self.shown.print(f"{self.run}: {scores} on validation data{trained}, {epoch.seconds:.1f} s")
+
+    def on_task_end(self, method: object, learned: Learned) -> None:  # noqa: ARG002
+        if self.shown.console.is_terminal:
+            return
+        lesson = len(learned.matrix)
+        epochs = [epoch for epoch in learned.epochs if epoch.lesson == lesson - 1]
+        kept = [epoch for epoch in epochs if epoch.best or self.keep == "last"][-1]
+        took = f"{len(epochs)} epoch{'s' if len(epochs) > 1 else ''}, {sum(e.seconds for e in epochs):.1f} s"
+        score = f"{kept.valid.accuracy:.1f} % on validation data"
+        self.shown.print(f"{self.run}: task {lesson} of {self.tasks}: {score} after {took}")
 
 
 class StudyProgress(Bars, StudyCallback):
-    """A bar for all runs, and below it one for each that is running, which moves with every epoch."""
+    """A bar for all runs, and below it one for each that is running, which moves with every epoch; elsewhere a line
+    when a run starts and one when it ends."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console, transient=True)
@@ -127,17 +135,16 @@ class StudyProgress(Bars, StudyCallback):
 
     def on_event(self, event: Event) -> None:
         name, bar, kind, facts = self.names[event.job], self.running[event.job], event.kind, event.facts
-        line = detail = ""  # what is printed always, and what only where there are no bars
+        line = ""
         if kind == "started":
             self.bars.reset(bar, visible=True, note="")
+            line = "" if self.console.is_terminal else "started"
         elif kind == "epoch":
-            detail = f"task {facts['lesson'] + 1}, epoch {facts['epoch'] + 1}: "
-            detail += f"loss {facts['loss']:.3f}, {facts['accuracy']:.1f} % on validation data"
-            self.bars.update(bar, completed=facts["lesson"] * facts["epochs"] + facts["epoch"] + 1, note=detail)
-            detail += f", {facts['seconds']:.1f} s"
+            scores = f"loss {facts['loss']:.3f}, {facts['accuracy']:.1f} % on validation data"
+            note = f"task {facts['lesson'] + 1}, epoch {facts['epoch'] + 1}: {scores}"
+            self.bars.update(bar, completed=facts["lesson"] * facts["epochs"] + facts["epoch"] + 1, note=note)
         elif kind == "probe":
-            detail = f"measures {facts['name']}, about {duration(facts['seconds'])}"
-            self.bars.update(bar, note=detail)
+            self.bars.update(bar, note=f"measures {facts['name']}, about {duration(facts['seconds'])}")
         elif kind == "warning":
             line = f"warning: {facts['text']}"
         else:
@@ -150,8 +157,8 @@ class StudyProgress(Bars, StudyCallback):
                 line = f"done, ACC {facts['record']['acc']:.1f}" + ("" if bwt is None else f", BWT {bwt:+.1f}")
             else:
                 line = f"{kind}: {facts['error']}"
-        if line or (detail and not self.console.is_terminal):
-            self.print(f"{name}: {line or detail}")
+        if line:
+            self.print(f"{name}: {line}")
 
     def on_timed(self, spec: RunSpec) -> None:
         if self.console.is_terminal:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Filters = Annotated[
     list[str],
-    typer.Argument(metavar="[METHOD|BENCHMARK|STATE]...", help="Only these, e.g. rcl six; all when left out."),
+    typer.Argument(metavar="METHOD|BENCHMARK|STATE", help="Only these, e.g. rcl six; all when left out."),
 ]
 
 
@@ -95,7 +95,7 @@ def _when(finished: float | None) -> str:
 
 
 def rm(
-    names: Annotated[list[str], typer.Argument(metavar="RUN...", help="Paths, or unique beginnings of hashes.")],
+    names: Annotated[list[str], typer.Argument(metavar="RUN", help="Paths, or unique beginnings of hashes.")],
     out: Store = Path("runs"),
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: AsJson = False,
@@ -138,8 +138,8 @@ def export_runs(
     words: Annotated[
         list[str],
         typer.Argument(
-            metavar="[METHOD|BENCHMARK|STATE]... [FILE.csv|FILE.parquet]...",
-            help="Only these runs, e.g. rcl six, all when left out; and where to.",
+            metavar="METHOD|BENCHMARK|STATE|FILE",
+            help="Only these runs, e.g. rcl six, all when left out; and where to: FILE.csv, FILE.parquet.",
         ),
     ] = [],  # noqa: B006 — typer reads it, nobody changes it
     out: Store = Path("runs"),
@@ -155,7 +155,12 @@ def export_runs(
     """Write all finished runs as one table: names, every value, plan, figures. CSV on standard output by default."""
     from perdure.lab import export
 
-    named = [Path(word) for word in words if Path(word).suffix in (".csv", ".parquet")]
+    if not out.is_dir():
+        raise PerdureError(f"there is no store of runs {out}; name one with --out")
+    named = [Path(word) for word in words if Path(word).suffix in export.SUFFIXES]
+    filters = [word for word in words if Path(word).suffix not in export.SUFFIXES]
+    if misnamed := [word for word in filters if "/" in word and ":" not in word]:
+        raise WrongValue(f"{misnamed[0]}: not a file to write; name one that ends in {' or '.join(export.SUFFIXES)}")
     files = {file.suffix: file for file in named}
     if len(files) < len(named):
         raise WrongValue("two files of one kind would hold the same table; name one")
@@ -168,7 +173,6 @@ def export_runs(
         if sys.stdout.isatty():
             raise WrongValue("Parquet is not for the terminal; name a file, e.g. --parquet runs.parquet")
         export.import_pyarrow()
-    filters = [word for word in words if Path(word).suffix not in (".csv", ".parquet")]
     csv, parquet = files.get(".csv"), files.get(".parquet")
     table = export.export_runs(out, filters=filters, per=per, csv=csv, parquet=parquet, warn=note)
     if as_json:

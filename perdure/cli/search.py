@@ -19,6 +19,7 @@ from perdure.cli.options import (
     Root,
     Settings,
     Tasks,
+    Where,
     guarded,
     numbers,
     stderr,
@@ -48,8 +49,10 @@ def search(
             metavar="NAME=RANGE", help="What may vary: lambda=0.01..1:log, samples=50..200, plan.lr=0.01,0.1."
         ),
     ],
-    trials: Annotated[int, typer.Option(min=1, help="How many choices to try in all, earlier ones included.")] = 20,
-    seeds: Annotated[str, typer.Option(help="Seeds of each choice, with commas; the score is their mean.")] = "1",
+    trials: Annotated[
+        int, typer.Option(min=1, metavar="N", help="How many choices to try in all, earlier ones included.")
+    ] = 20,
+    seeds: Annotated[str, typer.Option(metavar="N,N,…", help="Seeds of each choice; the score is their mean.")] = "1",
     values: Annotated[
         list[str], typer.Option("--set", metavar="NAME=VALUE", help="Set a value that does not vary.")
     ] = [],  # noqa: B006 — typer reads it, nobody changes it
@@ -57,11 +60,13 @@ def search(
     settings: Settings = [],  # noqa: B006
     tasks: Tasks = None,
     network: NetworkName = None,
-    jobs: Annotated[int | None, typer.Option(min=1, help="How many runs at a time.", show_default="1")] = None,
-    on: Annotated[str, typer.Option(metavar="local|ray|auto|ray://HOST:PORT", help="Where.")] = "local",
-    threads: Annotated[int, typer.Option(min=1, help="Threads of each run.")] = 1,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="How many runs at a time.", show_default="1")
+    ] = None,
+    on: Where = "local",
+    threads: Annotated[int, typer.Option(min=1, metavar="N", help="Threads of each run.")] = 1,
     at_once: Annotated[
-        int | None, typer.Option(min=1, help="Proposals a round.", show_default="jobs, on Ray 8")
+        int | None, typer.Option(min=1, metavar="N", help="Proposals a round.", show_default="jobs, on Ray 8")
     ] = None,
     root: Root = None,
     out: Out = Path("runs"),

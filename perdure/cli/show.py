@@ -3,13 +3,14 @@
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perdure.errors import UnknownName
-from perdure.lab.index import find_run, is_run, read_finished
+from perdure.errors import UnknownName, WrongValue
+from perdure.lab.index import RunSummary, find_run, is_run, read_finished, read_summary
 from perdure.lab.store import read_probes
-from perdure.registry import Entry, OwnEntry, benchmarks, methods, probes
+from perdure.registry import Entry, OwnEntry, benchmarks, methods, networks, own_name, probes
 from perdure.report.table import Cell, Table, names, table
 from perdure.report.tables import comparison, matrix
 
@@ -25,36 +26,70 @@ def _table(title: str, rows: Sequence[Sequence[str | Cell]], columns: Sequence[s
     return table(title, names(*(columns or [""] * len(rows[0]))), rows, framed=False, merged=bool(columns))
 
 
-def describe(name: str, out: Path) -> tuple[dict[str, Any], str, Sequence[Table | str]]:
-    """A benchmark, a method, a probe or a run of the store `out`: as data, in a line, and in tables."""
+Description = tuple[dict[str, Any], str, Sequence[Table | str]]  # as data, in a line, and in tables
+
+
+def describe(name: str, out: Path, on: str | None = None) -> Description:
+    """A method (on one benchmark, if one is named), a benchmark, a network, a probe, a study, or a run of a store."""
+    from perdure.lab.study_file import shipped
+
+    name = own_name(name)
+    if on is not None:
+        methods.find(name)
+        return _method_on(name, on)
     if (path := _run_path(name, out)) is not None:
-        record = read_finished(path)
-        record = {**record, "probes": read_probes(path, record), "path": str(path)}
-        return record, f"{record['method']} on {record['benchmark']}, seed {record['seed']}", run_tables(record)
-    if name in benchmarks:
-        from perdure.lab.spec import settings_of
-
-        content = _description("benchmark", name, benchmarks.find(name), settings_of)
-        return content, content["about"], _description_tables(content, "settings (--data name=value)")
-    if name in probes:
-        from perdure.schema import values_of
-
-        content = _description("probe", name, probes.find(name), values_of)
-        return content, content["about"], _description_tables(content, "values (--set name=value)")
-    if name not in methods:
-        raise UnknownName("method, benchmark, probe or run", name, [*methods, *benchmarks, *probes])
-    content = _method(name)
-    return content, content["about"], _method_tables(content)
+        return _run(path)
+    studies = shipped()
+    study = _study(name) if name in studies or name.endswith(".toml") else None
+    if name in benchmarks or name in probes:
+        return _with_study(_benchmark(name) if name in benchmarks else _probe(name), study)
+    if study is not None:
+        return study
+    if name in networks:
+        return _network(name)
+    if name in methods:
+        content = _method(name)
+        return content, content["about"], _method_tables(content)
+    if "/" in name or Path(name).exists():
+        there = "not a run" if Path(name).exists() else "no such path"
+        raise WrongValue(f"{name}: {there}; `perdure ls runs --out {out}` lists the runs of a store")
+    known = [*methods, *benchmarks, *networks, *probes, *studies]
+    raise UnknownName("method, benchmark, network, probe, study or run", name, known)
 
 
 # --- runs ---
 
 
 def _run_path(name: str, out: Path) -> Path | None:
-    """Of a run by its path, or by the beginning of its hash if the name looks like one."""
-    if is_run(Path(name)) or (Path(name) / "record.json").exists():
-        return Path(name)
+    """Of a run by its path, also below the store, or by the beginning of its hash if the name looks like one."""
+    for path in (Path(name), out / name):
+        if is_run(path) or (path / "record.json").exists():
+            return path
     return find_run(out, name) if name not in methods and re.fullmatch("[0-9a-f]{2,16}", name) else None
+
+
+def _run(path: Path) -> Description:
+    summary = read_summary(path) if is_run(path) else None
+    if summary is not None and summary.state in ("unfinished", "failed"):
+        return _unfinished(path, summary)
+    record = read_finished(path)
+    record = {**record, "probes": read_probes(path, record), "path": str(path)}
+    return record, f"{record['method']} on {record['benchmark']}, seed {record['seed']}", run_tables(record)
+
+
+def _unfinished(path: Path, summary: RunSummary) -> Description:
+    """How far a run has come that is not finished, and why it failed, if it did."""
+    from perdure.lab.checkpoint import how_far
+
+    reached = how_far(path / "checkpoint")
+    lessons, epochs = reached or (0, 0)
+    content = {**summary._asdict(), "path": str(path), "learned_tasks": lessons, "learned_epochs_of_the_next": epochs}
+    name = f"{summary.method} on {summary.benchmark}, seed {summary.seed}"
+    where = f"its last checkpoint is in task {lessons + 1}, after {epochs} epochs" if reached else "no checkpoint yet"
+    if summary.problem:
+        error = summary.problem.removeprefix(f"{path.resolve()}: ")
+        return content, f"{name}: failed: {error} (run the same command to try again; {where})", []
+    return content, f"{name}: unfinished, {where}; run the same command to resume", []
 
 
 def run_tables(record: dict[str, Any]) -> list[Table]:
@@ -75,7 +110,35 @@ def _budget(spent: Mapping[str, Any]) -> str:
     return f"{allowed}; of the last task's energy it protects, in %: {shares} ({wanted})"
 
 
-# --- benchmarks and probes ---
+# --- benchmarks, networks and probes ---
+
+
+def _benchmark(name: str) -> Description:
+    from perdure.lab.spec import settings_of
+
+    content = _description("benchmark", name, benchmarks.find(name), settings_of)
+    return content, content["about"], _description_tables(content, "settings (--data name=value)")
+
+
+def _probe(name: str) -> Description:
+    from perdure.schema import values_of
+
+    content = _description("probe", name, probes.find(name), values_of)
+    return content, content["about"], _description_tables(content, "values (--set name=value)")
+
+
+def _network(name: str) -> Description:
+    from perdure.lab.build import network_layers
+    from perdure.schema import values_of
+
+    content = _description("network", name, networks.find(name), values_of)
+    parameters, layers = network_layers(name)
+    content |= {"parameters": parameters, "layers": layers}
+    tables = _description_tables(content, "values (in Python; --net takes the defaults)")
+    tables.append(f"{parameters:,} parameters for images of 3×32×32, heads left out")
+    rows = [(layer, "×".join(map(str, shape)), f"{prod(shape):,}") for layer, shape in layers.items()]
+    tables.append(_table("layers", rows, ("layer", "weight", "parameters")))
+    return content, content["about"], tables
 
 
 def _description(
@@ -94,6 +157,35 @@ def _description(
 def _description_tables(content: dict[str, Any], title: str) -> list[Table | str]:
     rows = [(name, str(v["default"]), v["allowed"], v["about"]) for name, v in content["settings"].items()]
     return [content["text"], *([_table(title, rows, ("name", "default", "allowed", "meaning"))] if rows else [])]
+
+
+# --- studies ---
+
+
+def _study(name: str) -> Description:
+    from perdure.lab.study_file import read, specs
+
+    study = read(name)
+    grids = [grid.model_dump(exclude_defaults=True) for grid in study.grids]
+    content = {"study": name, "about": study.about, "runs": len(specs(study)), "probes": list(study.probes)}
+    content |= {"threads": study.threads, "against": study.against, "blocks": grids}
+    rows = []
+    for number, grid in enumerate(grids, 1):
+        for i, (key, value) in enumerate(grid.items()):
+            text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+            rows.append((str(number) if i == 0 else "", key, text))
+    probed = f"; probes: {', '.join(study.probes)}" if study.probes else ""
+    command = f"perdure study {name}"
+    how = f"{content['runs']} runs{probed}; `{command} --dry` says how long they take, `{command}` does those not done"
+    return content, study.about, [_table("what is run", rows, ("block", "name", "value")), how]
+
+
+def _with_study(described: Description, study: Description | None) -> Description:
+    """A benchmark or a probe, and the study of the same name."""
+    if study is None:
+        return described
+    content, headline, tables = described
+    return {**content, "study": study[0]}, headline, [*tables, f"The study of this name: {study[1]}", *study[2]]
 
 
 # --- methods ---
@@ -115,6 +207,39 @@ def _method(name: str) -> dict[str, Any]:
         },
         "presets": {of: {"network": p.network, "plan": p.plan, "values": p.values} for of, p in proposed.items()},
     }
+
+
+def _method_on(name: str, on: str) -> Description:
+    """Every value and every option of the plan as a run on one benchmark has them, and where each comes from."""
+    from perdure.lab.spec import preset, spec, split_name
+    from perdure.schema import values_of
+    from perdure.train.plan import Plan
+
+    kind = split_name(on)[0]
+    benchmarks.find(kind)
+    proposed, full = preset(kind, name), spec(name, on)
+    own = values_of(methods.load(name))
+    values = {
+        key: {"symbol": own[key].symbol, "value": value, "source": proposed.values.get(key, (0, "default"))[1]}
+        | {"about": own[key].about}
+        for key, value in full.values.items()
+    }
+    plan = {
+        key: {"symbol": v.symbol, "value": getattr(full.plan, key)}
+        | {"source": proposed.plan.get(key, (0, "default"))[1], "about": v.about}
+        for key, v in values_of(Plan).items()
+    }
+    network = {"value": full.network, "source": proposed.network[1]}
+    content = {"method": name, "benchmark": on, "network": network, "values": values, "plan": plan}
+    columns = ("name", "symbol", "value", "source", "meaning")
+    tables = [
+        _table(
+            title, [(key, v["symbol"], str(v["value"]), v["source"], v["about"]) for key, v in rows.items()], columns
+        )
+        for title, rows in (("values (--set name=value)", values), ("plan (--plan name=value)", plan))
+        if rows
+    ]
+    return content, f"as on {on}; network {network['value']} ({network['source']})", tables
 
 
 def _method_tables(content: dict[str, Any]) -> list[Table]:

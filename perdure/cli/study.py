@@ -10,15 +10,19 @@ from perdure import registry
 from perdure.cli.options import (
     AsJson,
     Device,
+    Dry,
+    Jobs,
     NetworkName,
     Out,
     Outliers,
     PlanWishes,
     Probes,
     Root,
+    RunThreads,
     Settings,
     Tasks,
     Trackers,
+    Where,
     guarded,
     numbers,
     stderr,
@@ -39,11 +43,6 @@ def join(app: typer.Typer) -> None:
     app.command("study")(guarded(study))
 
 
-Jobs = Annotated[int | None, typer.Option(min=1, help="How many runs at a time.", show_default="1, or one per GPU")]
-Dry = Annotated[bool, typer.Option("--dry", help="Only say what is done already and what the rest costs.")]
-Threads = Annotated[int | None, typer.Option(min=1, help="Threads of each run.", show_default="the study's, else 1")]
-
-
 def compare(
     words: Annotated[
         list[str],
@@ -52,7 +51,7 @@ def compare(
             help="Methods, the first is what the others are compared with, then benchmarks; my.py:NAME for yours.",
         ),
     ],
-    seeds: Annotated[str, typer.Option(help="Whole numbers with commas between.")] = "1,2,3",
+    seeds: Annotated[str, typer.Option(metavar="N,N,…", help="Seeds, with commas between.")] = "1,2,3",
     values: Annotated[
         list[str],
         typer.Option("--set", metavar="METHOD.NAME=VALUE", help="Set a value of a method, e.g. gpm.threshold=0.9."),
@@ -65,7 +64,7 @@ def compare(
     outliers: Outliers = "",
     jobs: Jobs = None,
     dry: Dry = False,
-    threads: Threads = None,
+    threads: RunThreads = None,
     root: Root = None,
     out: Out = Path("runs"),
     device: Device = "cpu",
@@ -106,11 +105,10 @@ def _sorted_words(words: list[str]) -> tuple[list[str], list[str]]:
     """Methods and benchmarks, told apart by their names."""
     found: dict[str, list[str]] = {"method": [], "benchmark": []}
     for word in words:
-        if registry.OWN.fullmatch(word):
-            kind = "method" if registry.methods.accepts(registry.from_file(word)) else "benchmark"
-        elif word in registry.methods:
+        own = registry.own_kind(word)
+        if word in registry.methods or own is registry.methods:
             kind = "method"
-        elif word.partition(":")[0] in registry.benchmarks:
+        elif word.partition(":")[0] in registry.benchmarks or own is registry.benchmarks:
             kind = "benchmark"
         else:
             raise UnknownName("method or benchmark", word, [*registry.methods, *registry.benchmarks])
@@ -135,15 +133,16 @@ def _by_method(given: dict[str, str], methods: list[str]) -> dict[str, dict[str,
 def study(
     name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="See `perdure ls studies`, or a TOML file.")],
     jobs: Jobs = None,
-    on: Annotated[
-        str, typer.Option(metavar="local|ray|auto|ray://HOST:PORT", help="Where: here, or on a Ray cluster.")
-    ] = "local",
+    on: Where = "local",
     dry: Dry = False,
-    scale: Annotated[float, typer.Option(help="Multiply the epochs of every plan, e.g. 0.1.")] = 1.0,
-    threads: Threads = None,
-    cpus: Annotated[float | None, typer.Option(min=0, help="On Ray: CPUs of each run.", show_default="threads")] = None,
+    scale: Annotated[float, typer.Option(metavar="X", help="Multiply the epochs of every plan, e.g. 0.1.")] = 1.0,
+    threads: RunThreads = None,
+    cpus: Annotated[
+        float | None, typer.Option(min=0, metavar="X", help="On Ray: CPUs of each run.", show_default="threads")
+    ] = None,
     gpus: Annotated[
-        float | None, typer.Option(min=0, help="On Ray: GPUs of each run.", show_default="1 on cuda, else 0")
+        float | None,
+        typer.Option(min=0, metavar="X", help="On Ray: GPUs of each run.", show_default="1 on cuda, else 0"),
     ] = None,
     track: Trackers = [],  # noqa: B006 — typer reads it, nobody changes it
     root: Root = None,

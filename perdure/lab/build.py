@@ -1,4 +1,4 @@
-"""From a specification to what it names: device, stream, method."""
+"""From a specification to what it names: device, stream, network, method."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -97,3 +97,11 @@ def count_lessons(spec: RunSpec, stream: Stream) -> int:
     if registry.methods.load(spec.method).lessons is Method.lessons:
         return len(stream)
     return sum(1 for _ in build(spec, stream).lessons(stream))
+
+
+def network_layers(name: str, shape: tuple[int, int, int] = (3, 32, 32)) -> tuple[int, dict[str, list[int]]]:
+    """How many parameters a network has for images of a shape, heads left out, and its layers' weights by shape."""
+    with torch.device("meta"):  # no memory, no random numbers
+        backbone = registry.networks.load(name)(shape)
+    shapes = {layer: list(found.weight.shape) for layer, found in backbone.layers().items()}
+    return sum(parameter.numel() for parameter in backbone.parameters()), shapes

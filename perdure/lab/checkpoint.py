@@ -217,6 +217,15 @@ def latest(folder: Path, plan: Plan, digest: str) -> tuple[Checkpoint | None, li
     return None, warnings
 
 
+def how_far(folder: Path) -> tuple[int, int] | None:
+    """How many lessons, and of the next one how many epochs, the newest readable checkpoint has behind it."""
+    for _, path in reversed(_numbered(folder)):
+        with suppress(OSError, SafetensorError, ValueError, KeyError, TypeError), safe_open(path, "pt") as file:
+            facts = json.loads(file.metadata()[KEY].partition(" ")[2])
+            return len(facts["matrix"]), facts["fit_state"]["epoch"] if facts["fit_state"] else 0
+    return None
+
+
 def prune(folder: Path) -> None:
     """Remove all but the newest."""
     for _, old in _numbered(folder)[:-KEPT]:

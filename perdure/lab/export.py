@@ -9,12 +9,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from perdure.errors import PerdureError, UnknownName
+from perdure.errors import PerdureError, UnknownName, install_hint
 from perdure.lab import store
 from perdure.lab.index import RunSummary, flattened, runs
 from perdure.ops.statistics import headlines
 
 Table = list[dict[str, Any]]
+SUFFIXES = (".csv", ".parquet")
 
 
 def export_runs(
@@ -44,7 +45,7 @@ def export_runs(
         table += [facts] if per == "run" else [{**facts, **task} for task in _tasks(record)]
     for file, convert in ((csv, to_csv), (parquet, to_parquet)):
         if file is not None:
-            store.write(Path(file), convert(table))
+            store.write(Path(file), convert(table), advice="name another file")
     return table
 
 
@@ -122,4 +123,4 @@ def import_pyarrow() -> Any:
         import_module("pyarrow.parquet")
         return import_module("pyarrow")
     except ImportError:
-        raise PerdureError("Parquet needs pyarrow: pip install 'perdure[parquet]'; or write --csv") from None
+        raise PerdureError(f"Parquet needs pyarrow: {install_hint('parquet')}; or write --csv") from None

@@ -12,6 +12,7 @@ import tomllib
 import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -20,7 +21,7 @@ from perdure.errors import CorruptFile, PerdureError, UnknownName, WrongValue
 from perdure.lab import store
 
 INDEX = ".index.json"
-SCHEMA = [3, store.SCHEMA]  # of the index, and of the records that were read for it
+SCHEMA = [4, store.SCHEMA]  # of the index, and of the records that were read for it
 
 State = Literal["finished", "unfinished", "failed", "damaged", "newer"]
 STATES: tuple[State, ...] = get_args(State)
@@ -177,10 +178,15 @@ def _finished(file: Path, path: str, record: dict[str, Any], stamp: FileStamp) -
     try:
         known = {name: record[name] for name in (*NAMES, "acc", "bwt", "seconds")}
         tasks = len(record["accuracy_matrix"][-1])
-    except (KeyError, TypeError, IndexError):
+        # Records of earlier versions do not say when they were written: their files do.
+        finished = _seconds(record["finished"]) if "finished" in record else round(stamp.mtime_ns / 1e9, 3)
+    except (KeyError, TypeError, IndexError, ValueError):
         raise CorruptFile(f"{file}: not a record of a run", file) from None
-    finished = round(stamp.mtime_ns / 1e9, 3)
     return RunSummary(path, "finished", **known, tasks=tasks, finished=finished, outliers=record.get("outliers"))
+
+
+def _seconds(time: str) -> float:
+    return datetime.fromisoformat(time).timestamp()
 
 
 def flattened(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -231,6 +237,13 @@ def _write_index(root: Path, index: Index) -> None:
 def is_run(path: Path) -> bool:
     """Whether a directory is named as a run is and holds what a run leaves."""
     return DIGEST.fullmatch(path.name) is not None and path.is_dir() and _stamp(str(path)) is not None
+
+
+def read_summary(path: Path) -> RunSummary:
+    """The line about one run, finished or not."""
+    place = path.resolve()
+    stamp = _stamp(str(place)) or FileStamp("checkpoint", 0, 0)
+    return _read(place.parents[2], "/".join(place.parts[-3:]), stamp)
 
 
 def find_run(root: Path, name: str) -> Path:

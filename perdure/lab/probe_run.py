@@ -61,6 +61,7 @@ def probe_spec(text: str, values: Mapping[str, Any] | None = None) -> ProbeSpec:
     given = {**assignments(inside.removesuffix(")").split()), **(values or {})}
     defaults = {key: value.default for key, value in values_of(maker).items()}
     chosen = {**defaults, **checked(f"probe {name}", maker, given)}
+    maker(**chosen)  # what is wrong with the values together is said now, not after hours of training
     plain, usual = (json.dumps(which, sort_keys=True, default=list) for which in (chosen, defaults))
     own = registry.probes.own(name)
     if own is not None:  # an edited probe is another one

@@ -141,7 +141,7 @@ def forecast(
 def select_runs(words: str | Path | Sequence[str | Path], out: Path) -> list[FinishedRun]:
     """Finished runs by path or hash, and those of the methods and benchmarks that are named."""
     names = [str(word) for word in ([words] if isinstance(words, str | Path) else words)]
-    names = [_own_name(name) for name in names]
+    names = [registry.own_name(name) for name in names]
     kinds = [name for name in names if name in registry.methods or name in registry.benchmarks]
     paths = [_find(name, out) for name in names if name not in kinds]
     if kinds:
@@ -151,14 +151,6 @@ def select_runs(words: str | Path | Sequence[str | Path], out: Path) -> list[Fin
         what = f"no finished run of {' and '.join(kinds)} in {out}" if kinds else "name at least one run"
         raise WrongValue(f"{what}; `perdure ls runs --out {out}` lists those there are")
     return [FinishedRun(*pair, label) for pair, label in zip(records.items(), _labels(records), strict=True)]
-
-
-def _own_name(word: str) -> str:
-    """The short name of a method or benchmark of the user's own, which becomes known by being named."""
-    if not registry.OWN.fullmatch(word):
-        return word
-    kind = registry.methods if registry.methods.accepts(registry.from_file(word)) else registry.benchmarks
-    return kind.name(word)
 
 
 def _find(name: str, out: Path) -> Path:

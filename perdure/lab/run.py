@@ -1,7 +1,8 @@
 """One run, from what is asked for to its record."""
 
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 
 import perdure
 from perdure import fast, registry
-from perdure.errors import CorruptFile
+from perdure.errors import BadData, CorruptFile, Diverged, PerdureError, TooFewSamples
 from perdure.lab import checkpoint, store
 from perdure.lab.build import build, count_lessons, open_stream, resolve_device
 from perdure.lab.checkpoint import Checkpoint, Checkpointer
@@ -138,7 +139,8 @@ def run_spec(
             looks_back = any(one.build(stream).needs_snapshots for one in wanted)
             savers = [SnapshotSaver(path)] if snapshots or looks_back else []
             method = build(spec, stream).to(torch_device)
-            record = _train(spec, stream, method, path, without, Callbacks([callback, *savers]), every)
+            with _failures_saved(path, spec):
+                record = _train(spec, stream, method, path, without, Callbacks([callback, *savers]), every)
         if {one.key for one in wanted} - read_probes(path, record).keys() or snapshots:
             opened = open_run(path, record, root=root, device=device, progress=progress, stream=stream)
             measure(with_snapshots(opened, callback) if snapshots else opened, wanted, callback)
@@ -156,6 +158,18 @@ def finished(path: Path, callback: Callback) -> dict[str, Any] | None:
             f"{error}; set aside as {' and '.join(set_aside(file).name for file in files)}, and made again"
         )
         return None
+
+
+@contextmanager
+def _failures_saved(path: Path, spec: RunSpec) -> Iterator[None]:
+    """What would stop this training again is written beside it; what an earlier attempt left goes."""
+    store.clear_failure(path)
+    try:
+        yield
+    except (Diverged, TooFewSamples, BadData) as error:
+        with suppress(PerdureError):  # what went wrong first is what matters
+            store.save_failure(path, spec.plain(), str(error))
+        raise
 
 
 def _resume_point(path: Path, spec: RunSpec) -> tuple[Checkpoint | None, list[str]]:

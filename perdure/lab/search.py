@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any, get_args, get_origin
 
 from perdure import registry
-from perdure.errors import Interrupted, PerdureError, UnknownName, WrongValue
+from perdure.errors import Interrupted, PerdureError, UnknownName, WrongValue, install_hint
 from perdure.lab.execute.job import Event, Executor, Job
 from perdure.lab.executors import make_executor, stop_on_signal
 from perdure.lab.spec import PLAN_ALIASES, RunSpec, plan_option, plan_options, spec
@@ -309,6 +309,6 @@ def _optuna() -> ModuleType:
     try:
         import optuna
     except ImportError:
-        raise PerdureError("a search needs optuna: pip install 'perdure[search]'") from None
+        raise PerdureError(f"a search needs optuna: {install_hint('search')}") from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna

@@ -5,19 +5,21 @@ runs/<benchmark>/<method>/<hash>/
     record.json         the results; there only when the run is finished
     epochs.jsonl        a line per epoch
     model.safetensors   weights and the method's own state in the end
-    failed.json         why a study gave it up; gone when it is done
+    failed.json         why it failed; gone when it is tried again
     checkpoint/         while it is not finished: the latest states, to resume from
     snapshots/          the method after each task, where asked for
     probes/             measurements made of the finished model
     matrix.png, curves.png   pictures, see `pictures.py`
 """
 
+import errno
 import json
 import os
 import socket
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
@@ -37,8 +39,11 @@ def run_directory(root: Path, benchmark: str, method: str, digest: str) -> Path:
 
 
 @contextmanager
-def atomic_write(path: Path) -> Iterator[Path]:
-    """A temporary file to fill, which replaces `path` once all of it is on the disk: nobody ever sees half a file."""
+def atomic_write(path: Path, advice: str = "choose another place with --out") -> Iterator[Path]:
+    """A temporary file to fill, which replaces `path` once all of it is on the disk: nobody ever sees half a file.
+
+    `advice` ends the error, should it not be possible.
+    """
     part: Path | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -55,13 +60,12 @@ def atomic_write(path: Path) -> Iterator[Path]:
             part.unlink(missing_ok=True)
         if not isinstance(error, OSError):
             raise
-        raise PerdureError(
-            f"cannot write {path}: {error.strerror or error}; make room, or choose another place with --out"
-        ) from None
+        make_room = "make room, or " if error.errno in (errno.ENOSPC, errno.EDQUOT, 0) else ""
+        raise PerdureError(f"cannot write {path}: {error.strerror or error}; {make_room}{advice}") from None
 
 
-def write(path: Path, content: bytes) -> None:
-    with atomic_write(path) as part:
+def write(path: Path, content: bytes, **how: str) -> None:
+    with atomic_write(path, **how) as part:
         part.write_bytes(content)
 
 
@@ -115,13 +119,27 @@ def lock_run(root: Path, path: Path) -> Iterator[None]:
         lock.release()
 
 
+# --- failed runs ---
+
+
+def save_failure(path: Path, spec: Mapping[str, Any], error: str) -> None:
+    """Write why a run failed into its directory, so that listings tell it from one that was interrupted."""
+    write_json(path / "failed.json", {**spec, "error": error})
+
+
+def clear_failure(path: Path) -> None:
+    """Remove what an earlier failure left."""
+    with suppress(OSError):  # there is none, or nothing may be changed here
+        (path / "failed.json").unlink()
+
+
 # --- finished runs ---
 
 
 def finish(path: Path, record: Mapping[str, Any], files: Iterable[str]) -> dict[str, Any]:
-    """Write the record, the last file of a run, with the checksums of the other files and its own."""
+    """Write the record, the last file of a run, with the time, the checksums of the other files and its own."""
     sums = {name: file_sum(path / name) for name in files}
-    content = {**record, "schema": SCHEMA, "files": sums}
+    content = {**record, "finished": _now(), "schema": SCHEMA, "files": sums}
     content["check"] = _check(content)
     write_json(path / "record.json", content)
     return content
@@ -176,6 +194,10 @@ def set_aside(path: Path) -> Path:
     except OSError as error:
         raise PerdureError(f"cannot set {path} aside: {error.strerror}; move it away yourself") from None
     return aside
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def _check(record: Mapping[str, Any]) -> str:

@@ -1,7 +1,6 @@
 """Studies: `study` does the runs of a grid that are not done, several at a time, and compares methods over seeds."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +15,7 @@ from perdure.lab.execute.job import Event, Executor, Job
 from perdure.lab.executors import make_executor, stop_on_signal
 from perdure.lab.pictures import study_tables, write_study
 from perdure.lab.spec import RunSpec
-from perdure.lab.store import read_probes, read_record, run_directory, write_json
+from perdure.lab.store import clear_failure, read_probes, read_record, run_directory, save_failure
 from perdure.lab.study_file import Study, in_memory, probe_keys, read, specs
 from perdure.methods.method import Method
 from perdure.nets.network import Backbone
@@ -49,13 +48,12 @@ class StudyRun:
     def save_error(self, error: str) -> None:
         """Write the reason of a failure into the run's directory."""
         if self.path is not None:
-            write_json(self.path / "failed.json", {**self.spec.plain(), "error": error})
+            save_failure(self.path, self.spec.plain(), error)
 
     def clear_error(self) -> None:
         """Remove what an earlier failure left."""
         if self.path is not None:
-            with suppress(OSError):  # there is none, or nothing may be changed here
-                (self.path / "failed.json").unlink()
+            clear_failure(self.path)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from perdure.errors import Interrupted, PerdureError, UnknownName
+from perdure.errors import Interrupted, PerdureError, UnknownName, install_hint
 from perdure.lab.index import flattened
 from perdure.lab.spec import RunSpec
 from perdure.lab.store import write_json
@@ -257,7 +257,7 @@ def _imported(module: str, name: str) -> Any:
     try:
         return import_module(module)
     except ImportError:
-        raise PerdureError(f"{name} is not installed: pip install 'perdure[{name}]', or leave out --track") from None
+        raise PerdureError(f"{name} is not installed: {install_hint(name)}, or leave out --track") from None
     except Exception as error:  # installed, but at odds with another package
         raise PerdureError(
             f"{name} cannot be imported ({_line(error)}): install it anew, or leave out --track"

@@ -18,12 +18,13 @@ from torch import Tensor
 
 from perdure.errors import WrongValue
 from perdure.methods.method import Method
-from perdure.ops.attacks import Ball, noise
+from perdure.ops.attacks import noise
 from perdure.ops.contamination import outlier_rows
 from perdure.ops.gradients import grad, norm
 from perdure.ops.metrics import wilson
 from perdure.ops.outliers import excess_loss, past_gradient, weight_span
 from perdure.probes.probe import BATCH, Cost, Probe, ProbeResult, TaskModel, TrainedMethod
+from perdure.probes.robustness import ball
 from perdure.schema import Count, Positive
 from perdure.seeding import generator
 from perdure.types import Gradient, Split, Weights, cut
@@ -81,7 +82,7 @@ class Outliers(Probe):
         images: Count = 128,  # training images of each task
     ) -> None:
         self.kind = kind
-        self.ball = Ball("linf", strength)
+        self.ball = ball("linf", strength)
         self.images = images
 
     def cost(self, trained: TrainedMethod) -> Cost:

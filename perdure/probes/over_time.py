@@ -9,10 +9,10 @@ from typing import Any, Literal
 import torch
 
 from perdure.methods.method import Method
-from perdure.ops.attacks import Ball, Norm, fgsm, pgd, pgd_cost
+from perdure.ops.attacks import Norm, fgsm, pgd, pgd_cost
 from perdure.ops.metrics import average_accuracy, backward_transfer, forgetting, learning_accuracy, wilson
 from perdure.probes.probe import Cost, Probe, ProbeResult, Space, TaskModel, TrainedMethod, at_most
-from perdure.probes.robustness import both_units, label
+from perdure.probes.robustness import ball, both_units, label
 from perdure.schema import Count, Weight
 from perdure.seeding import generator
 
@@ -31,7 +31,7 @@ class OverTime(Probe):
         images: Count | None = None,  # test images of each task; none means all
     ) -> None:
         self.one_step = attack == "fgsm"
-        self.ball = Ball(norm, strength)
+        self.ball = ball(norm, strength, space)
         self.space: Space = space
         self.steps, self.images = steps, images
 

@@ -66,7 +66,7 @@ class AttackProbe(Probe):
         self.images = images
         if not self.strengths:
             raise WrongValue(f"{self.name}: give at least one strength, or none for the usual ones")
-        self.balls = [Ball(norm, strength) for strength in self.strengths]
+        self.balls = [ball(norm, strength, space) for strength in self.strengths]
 
     def attack(self, batch: AttackBatch) -> Tensor:
         """Its images, attacked."""
@@ -257,6 +257,13 @@ class Noise(AttackProbe):
 
     def attack(self, batch: AttackBatch) -> Tensor:
         return noise(batch.x, batch.ball, batch.model.bounds, batch.rng)
+
+
+def ball(norm: Norm, strength: float, space: Space = "pixels") -> Ball:
+    """How far images may move; no pixel of 0 … 1 can move by more than 1. Other norms and spaces have no such bound."""
+    if norm == "linf" and space == "pixels" and strength > 1:
+        raise WrongValue(f"strength {strength:g} is not allowed; pixels are 0 … 1, give at most 1, such as 4/255")
+    return Ball(norm, strength)
 
 
 def label(strength: float, norm: Norm, space: Space) -> str:

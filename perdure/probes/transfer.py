@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from perdure.errors import WrongValue
-from perdure.ops.attacks import Ball, Norm, pgd, pgd_cost
+from perdure.ops.attacks import Norm, pgd, pgd_cost
 from perdure.probes.probe import (
     Cost,
     Probe,
@@ -23,7 +23,7 @@ from perdure.probes.probe import (
     at_most,
     interval,
 )
-from perdure.probes.robustness import both_units, label
+from perdure.probes.robustness import ball, both_units, label
 from perdure.probes.verdicts import sign_test
 from perdure.schema import Count, Weight
 from perdure.seeding import generator
@@ -44,7 +44,7 @@ class Transfer(Probe):
         steps: Count = 20,  # of PGD
         images: Count | None = 256,  # test images of each task; none means all
     ) -> None:
-        self.ball = Ball(norm, strength)
+        self.ball = ball(norm, strength)
         self.steps, self.images = steps, images
 
     def cost_across(self, several: Sequence[TrainedMethod]) -> Cost:

@@ -1,11 +1,11 @@
-"""Pictures of records (needs `pip install perdure[report]`)."""
+"""Pictures of records (needs the extra `report`)."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from io import BytesIO
 from statistics import fmean
 from typing import Any
 
-from perdure.errors import PerdureError
+from perdure.errors import PerdureError, install_hint
 from perdure.ops.statistics import Group
 from perdure.report.render import (
     Axes,
@@ -48,7 +48,7 @@ def png(draw: Callable[[Figure], None]) -> bytes:
         from matplotlib import figure as pictures
         from matplotlib import rc_context
     except ImportError:
-        raise PerdureError("pictures need matplotlib: pip install 'perdure[report]'") from None
+        raise PerdureError(f"pictures need matplotlib: {install_hint('report')}") from None
     buffer = BytesIO()
     with rc_context(STYLE):
         figure = pictures.Figure(layout="constrained")

@@ -6,11 +6,12 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from perdure.cli.main import VERBS
+from perdure.lab.spec import spec
 
 PERDURE = [sys.executable, "-m", "perdure.cli.main"]
 
@@ -28,8 +29,12 @@ def test_json_is_the_record_and_nothing_else(tmp_path: Path) -> None:
     assert len(record["accuracy_matrix"]) == 2
     assert record.pop("probes") == {}
     assert record.pop("pictures") == [f"{record['path']}/{name}.png" for name in ("matrix", "curves")]
-    assert json.loads((tmp_path / record.pop("path") / "record.json").read_text()) == record
-    assert "task 2, epoch 2" in done.stderr  # plain lines where there is no terminal
+    path = record.pop("path")
+    assert json.loads((tmp_path / path / "record.json").read_text()) == record
+    lines = done.stderr.splitlines()  # one per task where there is no terminal
+    assert [line.partition(" of 2: ")[0] for line in lines] == ["gpm: task 1", "gpm: task 2"]
+    last = json.loads((tmp_path / path / "epochs.jsonl").read_text().splitlines()[-1])
+    assert f"{last['valid']['accuracy']:.1f} % on validation data after 2 epochs, " in lines[1]
 
 
 def test_two_runs_of_one_seed_agree_and_two_seeds_do_not(tmp_path: Path) -> None:
@@ -67,12 +72,18 @@ def test_demo_shows_three_methods_with_pictures(tmp_path: Path) -> None:
         assert (tmp_path / "demo" / f"{method}.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_verbs_come_in_the_order_of_their_use() -> None:
-    words = [line.split()[1] for line in perdure("--help").stdout.splitlines() if line.startswith("│ ")]
-    assert [word for word in words if word in VERBS] == list(VERBS)
+def test_the_former_name_of_snapshots_is_not_shown() -> None:
     shown = perdure("run", "--help").stdout
     assert "--snapshots" in shown
     assert "--stages" not in shown
+
+
+def test_threads_are_those_asked_for(tmp_path: Path) -> None:
+    words = ["finetune", "synthetic", "--net", "mlp", "--tasks", "1", "--plan", "epochs=1", "--threads", "2", "--json"]
+    assert json.loads(perdure("run", *words, cwd=tmp_path).stdout)["threads"] == 2  # OMP_NUM_THREADS says 1
+    words = ["--tasks", "1", "--plan", "epochs=1", "--threads", "2", "--json"]
+    runs = json.loads(perdure("demo", *words, cwd=tmp_path).stdout)["runs"]
+    assert [run["threads"] for run in runs] == [2, 2, 2]
 
 
 def test_ls_and_show() -> None:
@@ -82,6 +93,61 @@ def test_ls_and_show() -> None:
     for word in ("mix_weight", "λ", "κ", "φ", "cifar100", "miniimagenet", "paper, log"):
         assert word in shown
     assert json.loads(perdure("show", "gpm", "--json").stdout)["values"]["threshold"]["symbol"] == "ε"
+
+
+def test_show_knows_networks_and_studies() -> None:
+    shown = perdure("show", "alexnet").stdout
+    for word in ("6,508,416 parameters", "filters", "(64, 128, 256)", "conv3", "256×128×2×2"):
+        assert word in shown
+    network = json.loads(perdure("show", "alexnet", "--json").stdout)
+    assert network["layers"]["fc2"] == [2048, 2048]
+    shown = perdure("show", "smoke").stdout
+    for word in ("finetune, gpm", "synthetic", "1, 2, 3", "6 runs", "perdure study smoke --dry"):
+        assert word in shown
+    both = json.loads(perdure("show", "six", "--json").stdout)  # a benchmark, and a study of its name
+    assert (both["benchmark"], both["study"]["runs"], both["study"]["probes"]) == ("six", 36, ["fgsm"])
+
+
+def test_show_a_method_on_one_benchmark_lists_every_value_and_its_source() -> None:
+    found = json.loads(perdure("show", "rcl", "--on", "cifar100", "--json").stdout)
+    asked = spec("rcl", "cifar100")
+    assert {name: value["value"] for name, value in found["values"].items()} == asked.values
+    assert {name: value["value"] for name, value in found["plan"].items()} == asdict(asked.plan)
+    assert found["values"]["mix_weight"]["source"] == "paper, log"
+    assert found["values"]["variant"]["source"] == "default"
+    shown = perdure("show", "rcl", "--on", "cifar100").stdout
+    assert "plateau" in shown
+    assert "six" not in shown
+
+
+def test_show_tells_how_far_an_unfinished_run_is(tmp_path: Path) -> None:
+    words = ["run", "finetune", "synthetic", "--net", "mlp", "--plan", "epochs=100000", "--checkpoint", "0"]
+    running = subprocess.Popen([*PERDURE, *words], stderr=subprocess.DEVNULL, cwd=tmp_path)
+    while not list(tmp_path.rglob("00001?.safetensors")):
+        time.sleep(0.1)
+    running.send_signal(signal.SIGTERM)
+    running.wait(timeout=60)
+    (path,) = (tmp_path / "runs/synthetic/finetune").iterdir()
+    done = perdure("show", path.name, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    shown = " ".join(done.stdout.split())
+    assert "finetune on synthetic, seed 1: unfinished, its last checkpoint is in task 1, after " in shown
+    found = json.loads(perdure("show", path.name, "--json", cwd=tmp_path).stdout)
+    assert (found["state"], found["learned_tasks"]) == ("unfinished", 0)
+    assert f"after {found['learned_epochs_of_the_next']} epochs" in shown
+
+
+def test_a_run_that_diverged_is_failed(tmp_path: Path) -> None:
+    words = ["run", "finetune", "synthetic", "--net", "mlp", "--plan", "rate=1e30"]
+    for _ in range(2):  # it is tried again
+        done = perdure(*words, cwd=tmp_path)
+        assert done.returncode == 1
+        assert done.stderr.count("\n") == 1
+        assert "finetune" in perdure("ls", "runs", "failed", cwd=tmp_path).stdout
+    (path,) = (tmp_path / "runs/synthetic/finetune").iterdir()
+    shown = perdure("show", str(path), cwd=tmp_path).stdout
+    assert "failed: the loss is no longer a number" in shown
+    assert "run the same command to try again; no checkpoint yet" in shown
 
 
 def test_show_tells_of_a_run_what_it_held(tmp_path: Path) -> None:
@@ -103,7 +169,13 @@ def test_show_tells_of_a_run_what_it_held(tmp_path: Path) -> None:
     [
         (["run", "rlc", "six"], 2, "did you mean rcl"),
         (["run", "rcl", "sx"], 2, "did you mean six"),
-        (["show", "gmp"], 2, "did you mean gpm"),
+        (["show", "gmp"], 2, "gpm"),
+        (["show", "/no/such/path"], 2, "/no/such/path: no such path; `perdure ls runs"),
+        (["show", "runs/six/gpm/xyz"], 2, "runs/six/gpm/xyz: no such path"),
+        (["show", "."], 2, ".: not a run"),
+        (["show", "rcl", "--on", "cifar10"], 2, "unknown benchmark 'cifar10'; did you mean cifar100"),
+        (["run", "rcl", "six", "--set", "lamda=0.1"], 2, "did you mean lambda?"),
+        (["run", "rcl", "six", "--probe", "fgsm(strengths=300/255)"], 2, "give at most 1, such as 4/255"),
         (["ls", "method"], 2, "did you mean methods"),
         (["run", "rcl", "six", "--set", "radius=big"], 2, "radius takes a number ≥ 0"),
         (["run", "rcl", "six", "--set", "radius"], 2, "expected NAME=VALUE, got"),
@@ -131,9 +203,9 @@ def test_what_is_asked_wrongly_gets_one_clear_line(words: list[str], code: int, 
 def test_ctrl_c_stops_with_one_line(tmp_path: Path) -> None:
     words = ["run", "rcl", "synthetic", "--plan", "epochs=500"]
     running = subprocess.Popen([*PERDURE, *words], stderr=subprocess.PIPE, text=True, cwd=tmp_path)
-    assert running.stderr is not None
-    assert "epoch 1" in running.stderr.readline()
-    time.sleep(0.2)
+    while not list(tmp_path.rglob("spec.toml")):
+        time.sleep(0.1)
+    time.sleep(0.5)
     running.send_signal(signal.SIGINT)
     rest = running.communicate(timeout=60)[1]
     assert running.returncode == 130

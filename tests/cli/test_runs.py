@@ -207,7 +207,7 @@ def test_parquet_without_pyarrow_is_one_line(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     done = perdure("export-runs", "--parquet", "all.parquet")
     assert done.exit_code == 1
-    assert "pip install 'perdure[parquet]'" in done.stderr
+    assert "[parquet]'; or write --csv" in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert not Path("all.parquet").exists()
 
@@ -238,7 +238,13 @@ def test_what_cannot_be_exported_is_one_line() -> None:
         (["--csv", "--json"], 2, "choose one"),
         (["--csv", "--parquet"], 2, "choose one"),
         (["rlc"], 2, "did you mean rcl"),
-        (["--csv", "/dev/null/all.csv"], 1, "cannot write"),
+        (
+            ["--csv", "/dev/null/all.csv"],
+            1,
+            ": File exists; name another file\n",
+        ),
+        (["--csv", "/dev/null/all"], 2, "name one that ends in .csv or .parquet"),
+        (["--out", "nowhere"], 1, "there is no store of runs nowhere; name one with --out"),
     ):
         done = perdure("export-runs", *words)
         assert done.exit_code == code, done.output
@@ -248,8 +254,8 @@ def test_what_cannot_be_exported_is_one_line() -> None:
 
 def test_an_empty_store_exports_an_empty_table() -> None:
     pytest.importorskip("pyarrow")
+    Path("empty").mkdir()
     assert perdure("export-runs", "--out", "empty", "--json").stdout.strip() == "[]"
     done = perdure("export-runs", "--out", "empty", "--csv", "none.csv", "--parquet", "none.parquet")
     assert done.exit_code == 0, done.output
     assert Path("none.csv").read_text().strip() == ""
-    assert not Path("empty").exists()

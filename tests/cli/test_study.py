@@ -68,13 +68,16 @@ def workers(out: Path) -> list[int]:
 
 
 def begun(folder: Path, *words: str) -> subprocess.Popen[str]:
-    """A study that has learned an epoch and would go on for hours."""
+    """A study that learns and would go on for hours."""
     (folder / "endless.toml").write_text(ENDLESS)
     words = (*PERDURE, "study", "endless.toml", *words)
     running = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, cwd=folder, env=ENVIRONMENT)
     assert running.stderr is not None
     for line in running.stderr:
-        if "epoch" in line:
+        if line.endswith("started\n"):
+            while not list(folder.rglob("spec.toml")):
+                time.sleep(0.05)
+            time.sleep(0.5)  # some steps
             return running
     raise AssertionError("it ended")
 
@@ -109,7 +112,8 @@ def test_done_once_compared_and_not_done_again(tmp_path: Path) -> None:
     (kept,) = tmp_path.rglob("failed.json")
     assert "lower the learning rate" in json.loads(kept.read_text())["error"]
     assert "5 runs, 0 done already, 5 to do; 2 at a time, 1 thread each" in first.stderr
-    assert "gpm on synthetic, seed 2: task 1, epoch 1: loss" in first.stderr
+    assert "gpm on synthetic, seed 2: started\n" in first.stderr
+    assert len(first.stderr.splitlines()) == 1 + 2 * 5  # what is to do, and each run's start and end
     before = {path: path.read_bytes() for path in tmp_path.rglob("record.json")}
     assert len(before) == 4
 

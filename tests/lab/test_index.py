@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +49,21 @@ def test_a_real_run_is_listed_as_its_record_says(tmp_path: Path) -> None:
     assert row.state == "finished"
     for name in ("method", "benchmark", "network", "seed", "tasks", "acc", "bwt", "seconds"):
         assert getattr(row, name) == record[name]
-    assert row.finished == pytest.approx((tmp_path / row.path / "record.json").stat().st_mtime, abs=0.01)
+    assert record["finished"].endswith("Z")
+    assert row.finished == datetime.fromisoformat(record["finished"]).timestamp()
+    assert row.finished == pytest.approx(time.time(), abs=60)
+
+
+def test_when_a_run_was_finished_is_in_its_record_and_for_older_ones_the_time_of_the_file(tmp_path: Path) -> None:
+    path, older = finished(tmp_path, A) / "record.json", finished(tmp_path, B) / "record.json"
+    record = json.loads(older.read_text())
+    del record["finished"]
+    store.write_json(older, {**record, "check": store._check(record)})
+    for file in (path, older):
+        os.utime(file, (1e9, 1e9))
+    rows = by_digest(tmp_path)
+    assert rows[B].finished == 1e9
+    assert rows[A].finished == pytest.approx(time.time(), abs=60)  # however it was copied
 
 
 def test_every_state_is_told_and_nothing_else_is_listed(tmp_path: Path) -> None:

@@ -179,6 +179,8 @@ def test_the_clean_images_of_a_spoiled_run_are_there_for_probes(tmp_path: Path) 
 def test_values_are_checked() -> None:
     with pytest.raises(UnknownName, match="did you mean steps"):
         probe_spec("pgd", {"step": 3})
+    with pytest.raises(WrongValue, match="give at most 1, such as 4/255"):  # before a run is trained for it
+        probe_spec("fgsm(strengths=300/255)")
     with pytest.raises(WrongValue, match="strengths takes numbers with commas between or none"):
         probe_spec("fgsm", {"strengths": "much"})
     assert probe_spec("fgsm", {"strengths": "2/255,0.1"}).values["strengths"] == (2 / 255, 0.1)

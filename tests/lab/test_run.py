@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 import stat
 import tomllib
 from hashlib import blake2b
@@ -15,7 +16,7 @@ from typer.testing import CliRunner
 import perdure
 from perdure import registry
 from perdure.cli.main import app
-from perdure.errors import PerdureError, UnknownName, UsageError, WrongValue
+from perdure.errors import Diverged, Interrupted, PerdureError, UnknownName, UsageError, WrongValue
 from perdure.lab.build import build, open_stream
 from perdure.lab.checkpoint import read_epochs
 from perdure.lab.run import run_spec
@@ -261,6 +262,32 @@ def old_store(tmp_path: Path) -> Path:
     """A run as version 0.1.0 left it, before `stages/` became `snapshots/`; without its model, which is large."""
     shutil.copytree(Path(__file__).parent / "old_store", tmp_path / "runs")
     return tmp_path / "runs"
+
+
+def test_a_run_that_fails_is_listed_as_failed_until_it_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = spec("finetune", "synthetic", network="mlp", tasks=1, plan={"epochs": 1})
+
+    def state_after(error: PerdureError) -> tuple[str, str | None]:
+        def learn(*_: object, **__: object) -> None:
+            raise error
+
+        with monkeypatch.context() as patch:
+            patch.setattr("perdure.lab.run.learn", learn)
+            with pytest.raises(type(error)):
+                run_spec(asked, out=tmp_path)
+        (row,) = perdure.runs(tmp_path)
+        return row.state, row.problem
+
+    state, problem = state_after(Diverged("lower the learning rate"))
+    assert state == "failed"
+    assert (problem or "").endswith("lower the learning rate")
+    assert state_after(Interrupted("interrupted", signal.SIGINT)) == ("unfinished", None)
+    assert state_after(Diverged("lower the learning rate"))[0] == "failed"
+    record = run_spec(asked, out=tmp_path)
+    assert perdure.runs(tmp_path)[0].state == "finished"
+    assert not (Path(record["path"]) / "failed.json").exists()
 
 
 def test_an_older_run_is_listed_shown_and_exported(old_store: Path) -> None:

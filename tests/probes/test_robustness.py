@@ -11,8 +11,11 @@ import torch.nn.functional as F
 from perdure.errors import WrongValue
 from perdure.ops.attacks import Ball, apgd
 from perdure.ops.metrics import wilson
+from perdure.probes.outliers import Outliers
+from perdure.probes.over_time import OverTime
 from perdure.probes.probe import TrainedMethod
 from perdure.probes.robustness import APGD, FGSM, PGD, AttackProbe, Noise, Square
+from perdure.probes.transfer import Transfer
 from perdure.report.probes import Result, robustness
 from perdure.seeding import generator
 from perdure.train.evaluate import evaluate
@@ -143,6 +146,15 @@ def test_wrong_strengths_are_refused() -> None:
         FGSM(strengths=())
     with pytest.raises(WrongValue, match="≥ 0"):
         PGD(strengths=(-1.0,))
+    FGSM(strengths=(1.0,))
+    FGSM(strengths=(300 / 255,), norm="l2")
+    FGSM(strengths=(300 / 255,), space="normalized")
+    for probe in (FGSM, PGD, APGD, Square, Noise):
+        with pytest.raises(WrongValue, match=r"strength 1\.17647 is not allowed; pixels are 0 … 1, give at most 1"):
+            probe(strengths=(4 / 255, 300 / 255))
+    for other in (OverTime, Transfer, Outliers):
+        with pytest.raises(WrongValue, match="give at most 1"):
+            other(strength=300 / 255)
 
 
 def test_tables_and_pictures_of_one_run_and_of_three(trained: TrainedMethod) -> None:

@@ -5,7 +5,7 @@ from perdure.report.style import LOOKS, line_style, line_styles
 
 
 def test_every_method_has_a_look_of_its_own() -> None:
-    own = set(methods._own)  # those of other packages have none
+    own = set(methods._shipped)  # those of other packages have none
     assert own == set(LOOKS)
     for part in (0, 1):
         assert len({look[part] for look in LOOKS.values()}) == len(LOOKS)

@@ -1,4 +1,4 @@
-"""SVHN's cropped digits, two .mat files; needs `pip install perdure[svhn]`."""
+"""SVHN's cropped digits, two .mat files; needs the extra `svhn`."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perdure.data.readers.common import FETCH_AGAIN, ImageArrays, LabeledImages, image_arrays, open_file
-from perdure.errors import BadData, PerdureError
+from perdure.errors import BadData, PerdureError, install_hint
 
 _LOAD = """
 import sys, numpy, scipy.io
@@ -48,7 +48,7 @@ def read_mat(path: Path) -> LabeledImages:
 def _load(path: Path) -> dict[str, npt.NDArray[Any]]:
     """X and y, read by scipy in a process of its own: some damaged files end the process that reads them."""
     if find_spec("scipy") is None:
-        raise PerdureError("SVHN's .mat files need scipy: pip install 'perdure[svhn]'")
+        raise PerdureError(f"SVHN's .mat files need scipy: {install_hint('svhn')}")
     with open_file(path) as file:
         file.read(1)
     done = subprocess.run([sys.executable, "-P", "-W", "ignore", "-c", _LOAD, path.absolute()], capture_output=True)

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 import perdure
-from perdure.errors import PerdureError, WrongValue
+from perdure.errors import PerdureError, WrongValue, install_hint
 from perdure.lab.execute.job import Event, Job, JobStates, Kind, Send, run_job
 from perdure.lab.store import write
 
@@ -271,7 +271,7 @@ def connect(address: str | None) -> Any:
     try:
         ray = import_module("ray")
     except ImportError:
-        raise PerdureError("Ray is not installed; pip install 'perdure[ray]'") from None
+        raise PerdureError(f"Ray is not installed: {install_hint('ray')}") from None
     if ray.is_initialized():
         return ray
     if address not in (None, "auto"):
