@@ -300,3 +300,16 @@ def test_pictures_of_what_was_learned(record: dict[str, Any], tmp_path: Path) ->
     assert learned.plot("curves", path=str(tmp_path / "curves.png")) == tmp_path / "curves.png"
     assert perdure.plot([record, record]).png[1:4] == b"PNG"
     assert perdure.load(record).plot(path=tmp_path / "matrix.png").read_bytes()[1:4] == b"PNG"
+
+
+def test_paths_may_be_texts(record: dict[str, Any], tmp_path: Path) -> None:
+    from perdure.data.benchmarks.folder import folder
+    from perdure.data.validate import check
+
+    store = str(Path(record["path"]).parents[2])
+    assert len(perdure.runs(store)) >= 1
+    assert perdure.export_runs(store, csv=str(tmp_path / "runs.csv"))
+    assert (tmp_path / "runs.csv").exists()
+    assert check("cifar100", str(tmp_path))[0].completeness == "unreadable"
+    with pytest.raises(BadData):
+        folder(path=str(tmp_path / "none"), seed=1)

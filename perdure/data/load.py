@@ -32,7 +32,7 @@ class ImageSet:
     fingerprint: str
 
 
-def load(published: PublishedSet, root: Path | None = None) -> ImageSet:
+def load(published: PublishedSet, root: str | Path | None = None) -> ImageSet:
     """Find the set in `root` (else $PERDURE_DATA, else the user's cache) and read it, or its decoded copy."""
     place = locate(published, data_root(root))
     found = cached(published.name, place.folder, place.files + place.optional, lambda: _decode(published, place))
@@ -45,7 +45,7 @@ def stream_of_classes(
     published: PublishedSet,
     groups: Sequence[Sequence[int]],
     *,
-    root: Path | None,
+    root: str | Path | None,
     tasks: int | None,
     valid_share: float,
     seed: int,

@@ -11,7 +11,7 @@ from platformdirs import user_cache_path
 from perdure.errors import BadData, MissingFile
 
 
-def data_root(root: Path | None = None) -> Path:
+def data_root(root: str | Path | None = None) -> Path:
     """The folder that holds image files: the one given, else $PERDURE_DATA, else the user's cache."""
     return Path(root).expanduser() if root is not None else _folder("PERDURE_DATA")
 

@@ -45,7 +45,7 @@ Note = Callable[[Level, str], None]
 
 def check(
     name: str,
-    root: Path | None = None,
+    root: str | Path | None = None,
     *,
     on_report: Callable[[DataReport], None] = lambda _: None,  # called with each report as soon as it is there
 ) -> list[DataReport]:
@@ -72,7 +72,7 @@ def check(
     return reports
 
 
-def check_set(published: PublishedSet, root: Path | None = None) -> DataReport:
+def check_set(published: PublishedSet, root: str | Path | None = None) -> DataReport:
     """Read a set's files anew, without the decoded copy, and look at everything that can be wrong with them."""
     place = locate(published, data_root(root))
     found = place.layout.read(place.folder)

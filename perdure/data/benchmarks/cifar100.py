@@ -11,7 +11,7 @@ STD = (63.0 / 255, 62.1 / 255, 66.7 / 255)
 GROUPS = [range(first, first + 10) for first in range(0, 100, 10)]
 
 
-def cifar100(*, seed: int, root: Path | None = None, tasks: int | None = None) -> Stream:
+def cifar100(*, seed: int, root: str | Path | None = None, tasks: int | None = None) -> Stream:
     """Ten tasks of ten classes in the order of their indices: 4750 images to train on, 250 to validate with,
     1000 to test, each (3, 32, 32).
 

@@ -30,7 +30,7 @@ PARTS: tuple[tuple[PublishedSet, tuple[float, ...], tuple[float, ...]], ...] = (
 def five(
     *,
     seed: int,  # changes nothing here
-    root: Path | None = None,
+    root: str | Path | None = None,
     tasks: int | None = None,
     legacy: bool = False,  # MNIST in place of Fashion-MNIST, the slip behind all published figures
 ) -> Stream:

@@ -62,7 +62,7 @@ class FolderContent:
 
 def folder(
     *,
-    path: Path,
+    path: str | Path,
     seed: int,
     tasks: int | None = None,
     size: Count = 64,  # pixels: each image becomes size × size, once
@@ -80,7 +80,7 @@ def folder(
     while constants over all tasks would look into the future.
     """
     check_shares(valid_share=valid_share, test_share=test_share)
-    found = scan_folder(path)
+    found = scan_folder(Path(path).expanduser())
     count = task_count(tasks, len(found.tasks))
     _check_counts(found, count, valid_share, test_share)
     decoded = cached(

@@ -20,7 +20,7 @@ def class_order(seed: int) -> list[list[int]]:
     return groups
 
 
-def miniimagenet(*, seed: int, root: Path | None = None, tasks: int | None = None) -> Stream:
+def miniimagenet(*, seed: int, root: str | Path | None = None, tasks: int | None = None) -> Stream:
     """Twenty tasks of five classes: 2450 images to train on, 50 to validate with, 500 to test, each (3, 84, 84).
 
     `seed` draws the classes of the tasks, as in the published runs, and the validation images, which those runs drew

@@ -35,7 +35,7 @@ def pixel_orders(seed: int) -> list[Tensor]:
     return orders
 
 
-def pmnist(*, seed: int, root: Path | None = None, tasks: int | None = None) -> Stream:
+def pmnist(*, seed: int, root: str | Path | None = None, tasks: int | None = None) -> Stream:
     """Ten tasks of ten digits, each image (1, 28, 28): 54 000 to train on, 6 000 to validate with, 10 000 to test.
 
     `seed` orders the shuffles of the pixels. The first tenth of the training images validates, in every task.
