@@ -115,9 +115,9 @@ class Registry:
         """Make a thing known by a name; one of the same name is replaced, unless it is perdure's."""
         if not self.accepts(thing):
             what = f"a class that extends {self.base.replace(':', '.')}" if self.base else "a function"
-            raise WrongValue(f"{name} cannot be a {self.kind}, which is {what}")
+            raise WrongValue(f"{name} cannot be {article(self.kind)}, which is {what}")
         if name in self._shipped:
-            raise WrongValue(f"{name} is a {self.kind} of perdure; register yours by another name")
+            raise WrongValue(f"{name} is {article(self.kind)} of perdure; register yours by another name")
         place = _place(thing) if where is None else where
         about = f"yours, in {place.rpartition(':')[0]}" if place else "yours, typed into a prompt"
         self._own[name] = OwnEntry(thing, place, _checksum(thing, place), about)
@@ -155,6 +155,10 @@ class Registry:
         name = getattr(thing, "__name__", str(thing))
         self.register(thing, name)
         return name
+
+
+def article(kind: str) -> str:
+    return f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"
 
 
 # --- files of the user's ---

@@ -96,7 +96,8 @@ def test_ls_runs_as_data_and_filtered(runs: Path) -> None:
 
 
 def test_ls_without_runs_lists_what_it_did() -> None:
-    assert set(json.loads(perdure("ls", "--json").stdout)) == {"methods", "networks", "benchmarks", "probes", "studies"}
+    kinds = {"methods", "networks", "benchmarks", "probes", "augmentations", "studies"}
+    assert set(json.loads(perdure("ls", "--json").stdout)) == kinds
     wrong = perdure("ls", "methods", "rcl")
     assert wrong.exit_code == 2
     assert "unknown list 'methods rcl'" in wrong.stderr

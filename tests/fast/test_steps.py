@@ -113,7 +113,8 @@ def test_half_precision_gives_nearly_the_same_gradient(name: str, monkeypatch: p
     with fast.without("low_rank", "project_inputs", "joint_batches", "rescale_inputs", "pooling"):
         plain = direction(True)
     assert 0.9 < float(F.cosine_similarity(exact, half, dim=0)) < 1 - 1e-7  # it did compute in another precision
-    assert float(F.cosine_similarity(plain, half, dim=0)) > (0.97 if name in ("dfgp", "rcl") else 0.995)
+    climbs = name in ("dfgp", "rcl", "fsdgpm")  # and what is rounded there is rounded again on the way down
+    assert float(F.cosine_similarity(plain, half, dim=0)) > (0.97 if climbs else 0.995)
 
 
 def test_half_precision_is_for_learning_alone(fresh_net: Callable[[], Network]) -> None:

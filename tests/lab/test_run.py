@@ -145,8 +145,8 @@ def test_a_plan_with_newer_options_comes_back_from_its_files(tmp_path: Path) -> 
     assert run_spec(asked, out=tmp_path)["already_done"]
 
 
-def test_a_function_is_no_plan_of_a_run_that_is_kept(tmp_path: Path) -> None:
-    with pytest.raises(WrongValue, match="a function has no name"):
+def test_what_is_no_python_function_is_no_augmentation_of_a_run(tmp_path: Path) -> None:
+    with pytest.raises(WrongValue, match="flip cannot be an augmentation, which is a function"):
         perdure.run("finetune", "synthetic", tasks=1, plan={"augment": torch.flip}, out=tmp_path)
 
 
@@ -200,7 +200,11 @@ def test_wrong_wishes_are_one_clear_line() -> None:
         ({"plan": {"milestones": "half"}}, WrongValue, "milestones takes numbers with commas between"),
         ({"plan": {"warmup": -1}}, WrongValue, "warmup takes a whole number ≥ 0"),
         ({"plan": {"augment": "flop"}}, UnknownName, "unknown augmentation 'flop'; did you mean flip"),
-        ({"plan": {"augment": "flip,crop"}}, WrongValue, r"augment takes none, flip, crop, or several with \+ between"),
+        (
+            {"plan": {"augment": "flip,crop"}},
+            WrongValue,
+            r"augment takes none, flip, crop, my.py:NAME, or several with \+ between",
+        ),
         ({"plan": {"lr": 1, "rate": 2}}, WrongValue, "one option under two names"),
         ({"plan": {"keep": "first"}}, WrongValue, "best or last"),
     ):
