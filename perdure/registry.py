@@ -223,12 +223,24 @@ def _run(file: Path, checksum: str) -> ModuleType:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
-        line = next((f.tb_lineno for f in _frames(error) if f.tb_frame.f_code.co_filename == str(file)), None)
-        where = f"{file.name}, line {line}" if line else file.name
-        raise WrongValue(f"{where}: {type(error).__name__}: {' '.join(str(error).split())}") from None
+        raise WrongValue(in_a_line(error, file)) from None
     finally:
         loading.pop()
     return module
+
+
+def in_a_line(error: BaseException, file: Path | None = None) -> str:
+    """An error of code that is not perdure's, and where it came from: a line of `file`, or of any file of the user's.
+
+    >>> in_a_line(KeyError("heads.0.weight"))
+    "KeyError: 'heads.0.weight'"
+    """
+    files = {str(known) for known, _ in _modules} if file is None else {str(file)}
+    code = ((frame.tb_frame.f_code.co_filename, frame.tb_lineno) for frame in _frames(error))
+    where = next((f"{Path(name).name}, line {line}: " for name, line in code if name in files), "")
+    if file is not None and not where:
+        where = f"{file.name}: "
+    return f"{where}{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def _frames(error: BaseException) -> Iterator[Any]:
