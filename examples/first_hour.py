@@ -71,6 +71,9 @@ class Anchored(Method):
         for name, weight in self.trainable().items():
             self.anchor[name] = weight.detach().clone()
 
+    def memory_bytes(self) -> dict[str, int]:  # for the record
+        return {"anchor": self.anchor.bytes()}
+
 
 # --- a benchmark: a function of the seed that returns tasks ---
 
@@ -133,7 +136,8 @@ def main(quick: bool) -> None:
 
     # It learns a fourth task. The run on disk stays as it is.
     before = loaded.matrix[-1]
-    after = loaded.learn_more(group("vehicles", loaded.spec.seed)).matrix[-1]
+    vehicles = group("vehicles", loaded.spec.seed, loaded.spec.settings["images"])
+    after = loaded.learn_more(vehicles).matrix[-1]
     for task, old, new in zip(loaded.tasks, [*before, None], after, strict=True):
         print(f"{task.name:9}", "  new " if old is None else f"{old:5.1f}", f"→ {new:5.1f}")
     print("picture:", loaded.plot(path="runs/four-tasks.png"))

@@ -144,7 +144,7 @@ class Registry:
         if known["checksum"] != code["checksum"]:
             raise WrongValue(
                 f"{name} has changed since: its file had checksum {code['checksum']} and has {known['checksum']} now; "
-                "bring the earlier file back, or run it anew"
+                "bring the earlier file back, or run it anew and name the new run by its hash"
             )
 
     def _name_of(self, thing: Any) -> str:

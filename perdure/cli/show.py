@@ -248,9 +248,11 @@ def _method_tables(content: dict[str, Any]) -> list[Table]:
     for benchmark, preset in content["presets"].items():
         rows = {"network": preset["network"], **preset["plan"], **preset["values"]}
         sources += [(benchmark, name, str(value), source) for name, (value, source) in rows.items()]
-    of_values, of_sources = ("name", "symbol", "default", "allowed", "meaning"), ("benchmark", "name", "value", "source")
-    found = [
-        ("values (--set name=value)", values, of_values),
-        ("presets: what each benchmark sets", sources, of_sources),
-    ]
-    return [_table(title, rows, columns) for title, rows, columns in found if rows]
+    tables = []
+    if values:
+        of_values = ("name", "symbol", "default", "allowed", "meaning")
+        tables.append(_table("values (--set name=value)", values, of_values))
+    if sources:  # one's own method has no presets
+        of_sources = ("benchmark", "name", "value", "source")
+        tables.append(_table("presets: what each benchmark sets", sources, of_sources))
+    return tables
