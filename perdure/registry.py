@@ -144,7 +144,7 @@ class Registry:
         if known["checksum"] != code["checksum"]:
             raise WrongValue(
                 f"{name} has changed since: its file had checksum {code['checksum']} and has {known['checksum']} now; "
-                "bring the earlier file back, or run it anew"
+                "bring the earlier file back, or run it anew and name the new run by its hash"
             )
 
     def _name_of(self, thing: Any) -> str:
@@ -152,7 +152,9 @@ class Registry:
         for name, entry in self.entries().items():
             if entry.where == place or (isinstance(entry, OwnEntry) and entry.thing is thing):
                 return name
-        name = getattr(thing, "__name__", str(thing))
+        found = _place(thing)
+        # What can be found in a file has the same name here and on the command line, and so the same runs.
+        name = self.short_name(found) if OWN.fullmatch(found) else getattr(thing, "__name__", str(thing))
         self.register(thing, name)
         return name
 
@@ -227,12 +229,24 @@ def _run(file: Path, checksum: str) -> ModuleType:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
-        line = next((f.tb_lineno for f in _frames(error) if f.tb_frame.f_code.co_filename == str(file)), None)
-        where = f"{file.name}, line {line}" if line else file.name
-        raise WrongValue(f"{where}: {type(error).__name__}: {' '.join(str(error).split())}") from None
+        raise WrongValue(in_a_line(error, file)) from None
     finally:
         loading.pop()
     return module
+
+
+def in_a_line(error: BaseException, file: Path | None = None) -> str:
+    """An error of code that is not perdure's, and where it came from: a line of `file`, or of any file of the user's.
+
+    >>> in_a_line(KeyError("heads.0.weight"))
+    "KeyError: 'heads.0.weight'"
+    """
+    files = {str(known) for known, _ in _modules} if file is None else {str(file)}
+    code = ((frame.tb_frame.f_code.co_filename, frame.tb_lineno) for frame in _frames(error))
+    where = next((f"{Path(name).name}, line {line}: " for name, line in code if name in files), "")
+    if file is not None and not where:
+        where = f"{file.name}: "
+    return f"{where}{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def _frames(error: BaseException) -> Iterator[Any]:

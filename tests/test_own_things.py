@@ -131,7 +131,7 @@ def test_own_augmentations_run_by_file_and_by_themselves(folder: Path) -> None:
     assert result.runs[0].record["path"] == record["path"]
     assert perdure.run("finetune", "synthetic", net="mlp", tasks=1, plan={"epochs": 1, "augment": half})["plan"] == {
         **record["plan"],
-        "augment": "half",
+        "augment": "test_own_things.py:half",
     }
 
 
@@ -274,6 +274,15 @@ def test_a_script_that_names_itself(folder: Path) -> None:
     assert "open.py starts runs when it is imported; put them under" in done.stdout
 
 
+def test_errors_of_ones_own_code_name_their_line_in_a_comparison(folder: Path) -> None:
+    (folder / "wrong.py").write_text(
+        "from perdure import Method\nclass Wrong(Method):\n    def gradient(self, batch):\n        return {}['heads']\n"
+    )
+    result = perdure.compare(["wrong.py:Wrong"], "synthetic", seeds=[1], net="mlp", tasks=1, plan={"epochs": 1})
+    assert [run.error for run in result.failed] == ["wrong.py, line 4: KeyError: 'heads'"]
+    assert repr(result).endswith(": 0 of 1 runs done)")
+
+
 @pytest.mark.usefixtures("folder")
 def test_on_the_command_line() -> None:
     def cli(*words: str) -> subprocess.CompletedProcess[str]:
@@ -297,3 +306,6 @@ def test_on_the_command_line() -> None:
     assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
     assert "METHOD.NAME=VALUE" in wrong.stderr
     assert "no benchmark among gpm" in cli("compare", "gpm").stderr
+    shown = json.loads(cli("show", NAMES[0], "--on", NAMES[1], "--json").stdout)
+    assert (shown["benchmark"], shown["values"]["heads"]["value"]) == ("mine.py:noise", True)
+    assert "presets" not in cli("show", NAMES[0]).stdout

@@ -36,7 +36,7 @@ def describe(name: str, out: Path, on: str | None = None) -> Description:
     name = own_name(name)
     if on is not None:
         methods.find(name)
-        return _method_on(name, on)
+        return _method_on(name, own_name(on))
     if (path := _run_path(name, out)) is not None:
         return _run(path)
     studies = shipped()
@@ -248,8 +248,11 @@ def _method_tables(content: dict[str, Any]) -> list[Table]:
     for benchmark, preset in content["presets"].items():
         rows = {"network": preset["network"], **preset["plan"], **preset["values"]}
         sources += [(benchmark, name, str(value), source) for name, (value, source) in rows.items()]
-    tables = [_table("presets: what each benchmark sets", sources, ("benchmark", "name", "value", "source"))]
+    tables = []
     if values:
-        columns = ("name", "symbol", "default", "allowed", "meaning")
-        tables.insert(0, _table("values (--set name=value)", values, columns))
+        of_values = ("name", "symbol", "default", "allowed", "meaning")
+        tables.append(_table("values (--set name=value)", values, of_values))
+    if sources:  # one's own method has no presets
+        of_sources = ("benchmark", "name", "value", "source")
+        tables.append(_table("presets: what each benchmark sets", sources, of_sources))
     return tables

@@ -1,6 +1,6 @@
 """From a specification to what it names: device, stream, network, method."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import blake2b
@@ -21,6 +21,9 @@ from perdure.lab.spec import RunSpec, split_name
 from perdure.methods.method import Method
 from perdure.nets.network import Network, first_weights
 from perdure.types import Stream, Task
+
+BenchmarkFunction = Callable[..., Stream | Sequence[Task]]
+"""A benchmark: takes a seed and, if it wants them, tasks and root; its other arguments are settings."""
 
 
 def resolve_device(device: str) -> torch.device:

@@ -1,7 +1,7 @@
 """One run, from what is asked for to its record."""
 
 import platform
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +15,7 @@ import perdure
 from perdure import fast, registry
 from perdure.errors import BadData, CorruptFile, Diverged, PerdureError, TooFewSamples
 from perdure.lab import checkpoint, store
-from perdure.lab.build import build, count_lessons, open_stream, resolve_device
+from perdure.lab.build import BenchmarkFunction, build, count_lessons, open_stream, resolve_device
 from perdure.lab.checkpoint import Checkpoint, Checkpointer
 from perdure.lab.pictures import draw_run
 from perdure.lab.probe_run import RunProgress, measure, open_run, probe_spec, with_snapshots
@@ -43,7 +43,7 @@ DEFINITIONS = {
 
 def run(
     method: str | type[Method],
-    benchmark: str | Callable[..., Stream],
+    benchmark: str | BenchmarkFunction,
     *,
     seed: int = 1,
     values: Mapping[str, Any] | None = None,

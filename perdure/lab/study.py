@@ -9,7 +9,7 @@ import torch
 
 from perdure import registry
 from perdure.errors import CorruptFile, Interrupted, PerdureError, WrongValue
-from perdure.lab.build import count_lessons, open_clean
+from perdure.lab.build import BenchmarkFunction, count_lessons, open_clean
 from perdure.lab.estimate import RunCost, estimate_runs, parallel_seconds
 from perdure.lab.execute.job import Event, Executor, Job
 from perdure.lab.executors import make_executor, stop_on_signal
@@ -20,7 +20,7 @@ from perdure.lab.study_file import Study, in_memory, probe_keys, read, specs
 from perdure.methods.method import Method
 from perdure.nets.network import Backbone
 from perdure.ops.statistics import CONFIDENCE, DDOF, Difference, Group, differences, groups, headlines
-from perdure.report.table import Table
+from perdure.report.table import Table, as_text
 from perdure.types import Stream
 
 FIGURES = ("acc", "bwt", "learning_accuracy", "forgetting", "seconds")
@@ -93,9 +93,9 @@ class StudyCallback:
         """A dry study has timed such a run."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class StudyResult:
-    """What a study came to."""
+    """What a study came to. `print` shows its tables; a notebook does without."""
 
     plan: StudyPlan
     groups: list[Group]  # runs alike but for their seed
@@ -163,6 +163,16 @@ class StudyResult:
         """What it prints, by name: summary, measured, differences."""
         return study_tables(self.groups, self.measured, self.differences, self.plan.scale)
 
+    def __repr__(self) -> str:
+        return f"StudyResult({self.plan.study.name}: {self.plan.done} of {len(self.runs)} runs done)"
+
+    def __str__(self) -> str:
+        """The tables and how to read them, as Markdown."""
+        return as_text([*(table for some in self.tables().values() for table in some), *self.notes], "markdown")
+
+    def _repr_markdown_(self) -> str:
+        return str(self)
+
 
 def study(
     name: str | Path | Study,
@@ -216,7 +226,7 @@ def study(
 
 def compare(
     methods: Sequence[str | type[Method]],
-    benchmarks: str | Callable[..., Stream] | Sequence[str | Callable[..., Stream]],
+    benchmarks: str | BenchmarkFunction | Sequence[str | BenchmarkFunction],
     *,
     seeds: Sequence[int] = (1, 2, 3),
     values: Mapping[str, Mapping[str, Any]] | None = None,

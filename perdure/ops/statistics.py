@@ -45,7 +45,8 @@ class Group:
 
     @property
     def name(self) -> str:
-        return f"{self.method} ({self.label})" if self.label else self.method
+        method = without_file(self.method)
+        return f"{method} ({self.label})" if self.label else method
 
     def figures(self, name: str) -> dict[int, float]:
         """Seed → figure, of the runs that have it."""
@@ -61,6 +62,15 @@ class Difference(NamedTuple):
     group: Group
     other: Group
     figures: dict[str, Interval | None]
+
+
+def without_file(name: str) -> str:
+    """A name as tables and pictures show it.
+
+    >>> without_file("my.py:Careful"), without_file("gpm")
+    ('Careful', 'gpm')
+    """
+    return name.rpartition(".py:")[2]
 
 
 def headlines(record: Run) -> dict[str, float]:

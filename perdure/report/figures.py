@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import Any
 
 from perdure.errors import PerdureError, install_hint
-from perdure.ops.statistics import Group
+from perdure.ops.statistics import Group, without_file
 from perdure.report.render import (
     Axes,
     Figure,
@@ -81,7 +81,11 @@ def _draw_matrix(figure: Figure, record: Record) -> None:
 
 def _title(record: Record) -> str:
     """Who learned what, as far as it is known, and what it came to."""
-    about = [f"{record['method']} on {record['benchmark']}, seed {record['seed']}"] if "benchmark" in record else []
+    about = (
+        [f"{without_file(record['method'])} on {without_file(record['benchmark'])}, seed {record['seed']}"]
+        if "benchmark" in record
+        else []
+    )
     return ": ".join([*about, scores(record)])
 
 
@@ -232,5 +236,5 @@ def with_matrix(group: Group) -> list[Mapping[str, Any]]:
 def _by_benchmark(groups: Iterable[Group]) -> dict[str, list[Group]]:
     parts: dict[str, list[Group]] = {}
     for group in groups:
-        parts.setdefault(group.benchmark, []).append(group)
+        parts.setdefault(without_file(group.benchmark), []).append(group)
     return parts

@@ -5,7 +5,7 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
-from perdure.ops.statistics import CONFIDENCE, DDOF, Difference, Group, Interval, Spread
+from perdure.ops.statistics import CONFIDENCE, DDOF, Difference, Group, Interval, Spread, without_file
 from perdure.report.table import Cell, Column, Table, names, table, with_best
 
 Record = Mapping[str, Any]
@@ -22,7 +22,7 @@ def comparison(records: Sequence[Record]) -> Table:
     for record in records:
         scores = [f"{record['acc']:.1f}", _number(record["bwt"], "+"), _number(record["learning_accuracy"])]
         attacked = [f"{value:.1f}" for value in _attacks(record).get("acc", [])] or ["–"] * len(attacks)
-        rows.append([record["method"], *scores, *attacked, f"{record['seconds']:.0f}"])
+        rows.append([without_file(record["method"]), *scores, *attacked, f"{record['seconds']:.0f}"])
     return with_best(table(f"percent, mean over tasks{scale}", columns, rows), "ACC", "BWT", *attacks)
 
 
@@ -33,7 +33,7 @@ def matrix(record: Record) -> Table:
     numbers = [str(place) for place, _ in enumerate(tasks, 1)]
     named = [f"{number}\u00a0{name}" for number, name in zip(numbers, tasks, strict=True)]  # not torn apart
     legend = [f"tasks: {', '.join(named)}"]
-    title = f"{record['method']}: accuracy on each task after each was learned"
+    title = f"{without_file(record['method'])}: accuracy on each task after each was learned"
     forms = [
         _matrix(title, tasks, rows, ".1f"),
         replace(_matrix(title, numbers, rows, ".1f"), notes=legend),
@@ -62,7 +62,7 @@ def _first_and_last(record: Record) -> Table:
         for place, (name, known) in enumerate(zip(record["task_names"], figures, strict=True), 1)
     ]
     mean: list[str | Cell] = ["", "mean", *_shaded([fmean(column) for column in zip(*figures, strict=True)])]
-    title = f"{record['method']}: accuracy on each task when it was learned and in the end"
+    title = f"{without_file(record['method'])}: accuracy on each task when it was learned and in the end"
     columns = [Column("task"), *names("name"), *map(Column, ("first", "last", "forgotten"))]
     return table(title, columns, cells, [mean], framed=False)
 
@@ -84,7 +84,7 @@ def summary(found: Sequence[Group], note: str = "") -> Table:
                 have, of = len(group.figures("acc")), len(group.runs)
                 count = str(have) if have == of else f"{have} of {of}"
                 scores = _spread(group.spread("acc")), _spread(group.spread("bwt"), "+")
-                rows.append([group.benchmark, group.name, count, *scores])
+                rows.append([without_file(group.benchmark), group.name, count, *scores])
         parts += with_best(table(title, columns, rows), "ACC", "BWT").groups  # the best of each benchmark
     return Table(title, columns, parts)
 
@@ -94,7 +94,7 @@ def measured(found: Sequence[Group], figures: Sequence[str]) -> Table:
     narrower and all are of one benchmark."""
     title = f"measured, mean ± standard deviation over n seeds (ddof {DDOF})"
     several = len({group.benchmark for group in found}) > 1
-    cells = [[group.benchmark, group.name] if several else [group.name] for group in found]
+    cells = [[without_file(group.benchmark), group.name] if several else [group.name] for group in found]
     for name in figures:
         spreads = [group.spread(name) for group in found]
         largest = max((abs(value.mean) for value in spreads if value is not None), default=0.0)
@@ -122,7 +122,7 @@ def differences(compared: Sequence[Difference]) -> Table:
     for group, other, figures in compared:
         pairs = max(value.n for value in figures.values() if value is not None)
         cells = [_interval(figures[name]) for name in ("acc", "bwt")]
-        rows.append([group.benchmark, f"{group.name} − {other.name}", str(pairs), *cells])
+        rows.append([without_file(group.benchmark), f"{group.name} − {other.name}", str(pairs), *cells])
     return table(title, [*names("benchmark", "method"), Column("n"), Column("ACC"), Column("BWT")], rows)
 
 

@@ -159,7 +159,7 @@ def run_job(job: Job, send: Send, lock_wait: float = LOCK_WAIT) -> None:
     except PerdureError as error:
         send("failed", {"error": str(error)})
     except Exception as error:
-        send("failed", {"error": f"{type(error).__name__}: {error}"})
+        send("failed", {"error": registry.in_a_line(error)})
     else:
         send("done", {"record": record})
 

@@ -1,0 +1,69 @@
+"""The first hour works as its file and its page say."""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from perdure import registry
+from perdure.cli.main import app
+
+ROOT = Path(__file__).parent.parent
+EXAMPLE = ROOT / "examples" / "first_hour.py"
+PAGE = (ROOT / "docs" / "first-hour.md").read_text("utf-8")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with a copy of the example and nothing else."""
+    (tmp_path / "first_hour.py").write_bytes(EXAMPLE.read_bytes())
+    monkeypatch.chdir(tmp_path)
+    path = list(sys.path)
+    yield tmp_path
+    for kind in registry.KINDS:
+        kind._own.clear()
+    registry._allowed.clear()
+    sys.path[:] = path
+
+
+def test_the_file_does_all_of_it(folder: Path) -> None:
+    done = subprocess.run([sys.executable, "first_hour.py", "--quick"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for words in ("| everyday | Anchored | 1 |", "loaded: LoadedRun(gpm on everyday", "animals are named right"):
+        assert words in done.stdout
+    for name, old in (("animals", r"\d+\.\d"), ("clothes", r"\d+\.\d"), ("vehicles", "new")):
+        assert re.search(rf"^{name} +{old} +→ +\d+\.\d$", done.stdout, re.MULTILINE)
+    (study,) = (folder / "runs/studies").iterdir()
+    assert {"summary.tex", "comparison.png", "accuracy.png"} <= {file.name for file in study.iterdir()}
+    assert str(study.relative_to(folder) / "summary.tex") in done.stdout
+    assert (folder / "runs/four-tasks.png").stat().st_size > 1000
+    records = [json.loads(path.read_text()) for path in folder.glob("runs/everyday/*/*/record.json")]
+    assert sorted(record["method"] for record in records) == ["Anchored", "finetune", "gpm"]
+    anchored = next(record for record in records if record["method"] == "Anchored")
+    assert anchored["memory_bytes"]["anchor"] > 0
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_commands_of_the_page_run() -> None:
+    """Those that train, with one seed and one epoch of two tasks of few images."""
+    blocks = re.findall(r"^```\n(perdure .*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    commands = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    assert {command.split()[1] for command in commands} == {"show", "run", "compare", "probe"}
+    small = ["--plan", "epochs=1", "--tasks", "2", "--data", "images=10"]
+    for command in commands:
+        words = shlex.split(command.replace("--seeds 1,2,3", "--seeds 1"))[1:]
+        found = CliRunner().invoke(app, [*words, *(small if words[0] in ("run", "compare") else [])])
+        assert found.exit_code == 0, f"{command}\n{found.output}"
+
+
+def test_the_page_shows_the_file() -> None:
+    example = EXAMPLE.read_text("utf-8")
+    first = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0]
+    for line in first.splitlines():
+        assert line.strip() in example
