@@ -3,7 +3,8 @@
     perdure study robustness --out runs && perdure study outliers --out runs
     python benchmarks/robustness_tables.py --out runs
 
-Nothing is trained or measured here: runs that are not in the store are left out of the means, and counted.
+Nothing is trained or measured here: runs that are not in the store are left out of the means, and counted; figures that
+some runs were not measured for are left out and named.
 Figures are means over seeds with the lowest and the highest in brackets; differences are paired by seed, with Student's
 95 % interval.
 """
@@ -16,7 +17,7 @@ from statistics import correlation, fmean
 from typing import Any
 
 from perdure.lab.study import find_runs
-from perdure.lab.study_file import probe_keys, read, specs
+from perdure.lab.study_file import read, specs
 from perdure.ops.statistics import headlines, paired
 
 METHODS = ("finetune", "gpm", "dfgp", "rcl")
@@ -68,11 +69,15 @@ def main() -> None:
     records = records_of("robustness", out)
     if not records:
         sys.exit(f"no runs in {out}; run the two studies first, or name their store with --out")
+    missing = [name for name in ROBUSTNESS if any(figure(record, name) is None for record in records)]
     print_head("figure")
     for name in ROBUSTNESS:
-        print_row(name, records, lambda record, name=name: figure(record, name))
+        if name not in missing:
+            print_row(name, records, lambda record, name=name: figure(record, name))
     print()
-    for methods in (METHODS, METHODS[1:]):
+    if missing:
+        print(f"not measured on every run: {', '.join(missing)}")
+    for methods in (METHODS, METHODS[1:]) if "flatness" not in missing else ():
         some = [record for record in records if record["method"] in methods]
         flat = [record["probes"]["flatness"]["headline"]["flatness"] for record in some]
         loss = [record["probes"]["fgsm"]["loss"][0] for record in some]
@@ -93,8 +98,7 @@ def main() -> None:
 
 
 def records_of(study: str, out: Path) -> list[Record]:
-    asked = read(study)
-    planned = find_runs(specs(asked), out=out, root=None, probes=probe_keys(asked))
+    planned = find_runs(specs(read(study)), out=out, root=None)
     records = [one.record for one in planned if one.record is not None]
     print(f"\n{study}: {len(records)} of {len(planned)} runs are there")
     return records
@@ -105,10 +109,11 @@ def figure(record: Record, name: str) -> float | None:
     if name in known:
         return float(record[known[name]])
     if name == "robust new task":
-        return float(record["probes"]["over-time"]["robust"]["learning_accuracy"])
+        measured = record["probes"].get("over-time")
+        return float(measured["robust"]["learning_accuracy"]) if measured else None
     if name == "clean, first 100":  # the images that APGD and Square are tried on
-        measured = [probe for key, probe in record["probes"].items() if key.startswith("apgd")]
-        return float(measured[0]["clean"]["acc"])
+        measured = next((probe for key, probe in record["probes"].items() if key.startswith("apgd")), None)
+        return float(measured["clean"]["acc"]) if measured else None
     return headlines(record).get(name)
 
 

@@ -1,7 +1,8 @@
 """All methods on `six`, over several seeds, as a table: python benchmarks/six_table.py [--seeds 1,2,3] [--jobs 2]
 
 Each run is `perdure run METHOD six --seed N --probe fgsm` in its own process with one thread; a run whose record is
-already in --out is read, not repeated. Prints Markdown: mean over the seeds and, in brackets, lowest and highest.
+already in --out is read, not repeated. Prints Markdown: mean over the seeds and, in brackets, lowest and highest; then
+what each method has more than GPM, paired by seed, with Student's 95 % interval.
 """
 
 import argparse
@@ -10,6 +11,7 @@ import os
 import statistics
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,9 +19,21 @@ from typing import Any
 from perdure import registry
 from perdure.lab.spec import spec
 from perdure.lab.store import read_probes, run_directory
+from perdure.ops.statistics import paired
+
+Record = dict[str, Any]
+COLUMNS: dict[str, Callable[[Record], float | None]] = {
+    "ACC": lambda record: record["acc"],
+    "BWT": lambda record: record["bwt"],
+    "new task": lambda record: record["learning_accuracy"],
+    "FGSM 1": lambda record: record["probes"]["fgsm"]["acc"][0],
+    "FGSM 2": lambda record: record["probes"]["fgsm"]["acc"][1],
+    "FGSM 4": lambda record: record["probes"]["fgsm"]["acc"][2],
+}
+COMPARED = ("ACC", "FGSM 1", "FGSM 2", "FGSM 4")  # with GPM
 
 
-def one(method: str, seed: int, out: Path) -> dict[str, Any]:
+def one(method: str, seed: int, out: Path) -> Record:
     wanted = spec(method, "six", seed=seed)
     path = run_directory(out, "six", method, wanted.digest()) / "record.json"
     if not (path.is_file() and (path.parent / "probes/fgsm.json").is_file()):
@@ -32,7 +46,7 @@ def one(method: str, seed: int, out: Path) -> dict[str, Any]:
         )
         if done.returncode:
             return {}
-    record: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    record: Record = json.loads(path.read_text("utf-8"))
     return {**record, "probes": read_probes(path.parent, record)}
 
 
@@ -47,22 +61,32 @@ def main() -> None:
     wanted = [(method, seed) for method in given.methods.split(",") for seed in seeds]
     with ThreadPoolExecutor(given.jobs) as pool:
         records = dict(zip(wanted, pool.map(lambda pair: one(*pair, given.out), wanted), strict=True))
-    print("| method | ACC | BWT | new task | FGSM 1 | FGSM 2 | FGSM 4 | seconds | MB held |")
-    print("|---|---|---|---|---|---|---|---|---|")
-    for method in given.methods.split(","):
-        done = [records[method, seed] for seed in seeds if records[method, seed]]
-        if len(done) < len(seeds):
-            print(f"| {method} | {len(seeds) - len(done)} of {len(seeds)} runs failed |")
-            continue
-        columns = [
-            [record["acc"] for record in done],
-            [record["bwt"] for record in done],
-            [record["learning_accuracy"] for record in done],
-            *([record["probes"]["fgsm"]["acc"][i] for record in done] for i in range(3)),
-        ]
-        seconds = statistics.median(record["seconds"] for record in done)
+    methods = [method for method in given.methods.split(",") if all(records[method, seed] for seed in seeds)]
+    if missing := set(given.methods.split(",")) - set(methods):
+        print(f"left out, since runs failed: {', '.join(sorted(missing))}", file=sys.stderr)
+    print(f"| method | {' | '.join(COLUMNS)} | MB held |")
+    print("|---" * (len(COLUMNS) + 2) + "|")
+    for method in methods:
+        done = [records[method, seed] for seed in seeds]
+        cells = [spread([column(record) for record in done]) for column in COLUMNS.values()]
         held = statistics.mean(sum(record["memory_bytes"].values()) for record in done) / 1e6
-        print(f"| {method} | {' | '.join(map(spread, columns))} | {seconds:.0f} | {held:.2f} |")
+        print(f"| {method} | {' | '.join(cells)} | {held:.2f} |")
+    if "gpm" not in methods or len(seeds) < 2:
+        return
+    print(f"\n| − gpm | {' | '.join(COMPARED)} |")
+    print("|---" * (len(COMPARED) + 1) + "|")
+    for method in methods:
+        if method != "gpm":
+            cells = [
+                difference(*({seed: COLUMNS[name](records[m, seed]) for seed in seeds} for m in (method, "gpm")))
+                for name in COMPARED
+            ]
+            print(f"| {method} | {' | '.join(cells)} |")
+
+
+def difference(own: dict[int, float], other: dict[int, float]) -> str:
+    found = paired(own, other)
+    return f"{found.mean:+.1f} [{found.low:+.1f}, {found.high:+.1f}]"
 
 
 def spread(values: list[float | None]) -> str:
