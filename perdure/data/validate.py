@@ -16,6 +16,7 @@ from perdure.data.locate import Completeness, Location, completeness_of, content
 from perdure.data.paths import data_root, first_few
 from perdure.data.readers.common import Labels
 from perdure.errors import PerdureError, WrongValue
+from perdure.schema import expanded
 
 Level = Literal["good", "note", "bad"]
 Parts = Mapping[str, tuple[Images, Labels]]
@@ -58,7 +59,7 @@ def check(
     if kind == "folder":
         if not path:
             raise WrongValue("folder: say which folder, as folder:PATH")
-        reports = [check_folder(Path(path).expanduser())]
+        reports = [check_folder(expanded(path))]
         on_report(reports[0])
         return reports
     reports = []
@@ -113,6 +114,10 @@ def check_folder(path: Path) -> DataReport:
         note("bad", f"{len(unreadable)} images cannot be read ({first_few(unreadable, 3)}); {how}")
     if content.ignored:
         note("note", f"{len(content.ignored)} files do not end like an image ({first_few(content.ignored, 3)})")
+    if content.dead:
+        note("note", f"{len(content.dead)} links lead nowhere ({first_few(content.dead, 3)})")
+    if copies := decoded.facts["copies"]:
+        note("note", f"{len(copies)} image files are in more than one class ({first_few(copies, 3)})")
     for task in decoded.facts["tasks"]:
         parts = {part: (x[slice(*task[part])], y[slice(*task[part])]) for part in ("train", "test") if task[part]}
         for part, (_, labels) in parts.items():

@@ -20,6 +20,7 @@ from perdure.lab.outliers import check_possible, contaminated
 from perdure.lab.spec import RunSpec, split_name
 from perdure.methods.method import Method
 from perdure.nets.network import Network, first_weights
+from perdure.schema import expanded
 from perdure.types import Stream, Task
 
 
@@ -44,7 +45,7 @@ def open_clean(spec: RunSpec, root: Path | None) -> Stream:
     given: dict[str, Any] = {"seed": spec.seed, "tasks": spec.tasks, "root": root}
     given = {name: value for name, value in given.items() if name in takes} | spec.settings
     if place:
-        given["path"] = Path(place).expanduser()
+        given["path"] = expanded(place)
     found = opener(**given)
     stream = found if "benchmark" not in spec.code else _own_stream(spec, found)
     check_possible(stream, outlier_specs(spec.outliers))

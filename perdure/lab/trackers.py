@@ -19,6 +19,7 @@ from perdure.lab.spec import RunSpec
 from perdure.lab.store import write_json
 from perdure.methods.method import Method
 from perdure.ops.metrics import average_accuracy, backward_transfer
+from perdure.schema import expanded
 from perdure.train.callbacks import Callback, Callbacks
 from perdure.train.plan import Plan
 from perdure.train.state import Epoch, Learned
@@ -133,7 +134,7 @@ class TensorBoard(Tracker):
 
     def start(self) -> dict[Axis, int]:
         below = Path(self.spec.benchmark_dir, self.spec.method_dir, self.digest)
-        folder = Path(self.place).expanduser() / below if self.place else self.path / "tensorboard"
+        folder = expanded(self.place) / below if self.place else self.path / "tensorboard"
         there = _events(folder)
         self.writer = self.package.SummaryWriter(str(folder))
         if HYPERPARAMETERS not in there:

@@ -28,6 +28,7 @@ import perdure
 from perdure.errors import PerdureError, WrongValue, install_hint
 from perdure.lab.execute.job import Event, Job, JobStates, Kind, Send, run_job
 from perdure.lab.store import write
+from perdure.schema import expanded
 
 POLL = 0.25  # seconds between two looks for events
 GRACE = 120.0  # seconds that a worker has to end its step and save when it is stopped
@@ -312,7 +313,7 @@ def check_address(address: str) -> None:
 
 
 def _absolute(path: str) -> str:
-    return str(Path(path).expanduser().absolute())
+    return str(expanded(path).absolute())
 
 
 def _line(error: BaseException, which: int = 0) -> str:
