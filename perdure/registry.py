@@ -26,8 +26,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from perdure.errors import UnknownName, WrongValue
-from perdure.schema import expanded
+from perdure.errors import UnknownName, WrongValue, expanded
 
 OWN = re.compile(r"(.+\.py):(\w+)")
 

@@ -10,14 +10,13 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, wraps
-from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BeforeValidator, ConfigDict, ValidationError, create_model
 
-from perdure.errors import UnknownName, WrongValue
+from perdure.errors import UnknownName, WrongValue, short
 
 
 @dataclass(frozen=True, repr=False)
@@ -138,11 +137,15 @@ def checked(kind: str, thing: Callable[..., Any], given: Mapping[str, Any]) -> d
     config = ConfigDict(extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
     form = create_model("Values", __config__=config, **fields)
     try:
-        return dict(form(**{name: _several(_plain(value), known[name].type) for name, value in given.items()}))
+        found = dict(form(**{name: _several(_plain(value), known[name].type) for name, value in given.items()}))
     except ValidationError as error:
-        wrong = error.errors()[0]
-        name = str(wrong["loc"][0])
-        raise WrongValue(f"{kind}: {name}={given[name]} is not allowed; {name} takes {known[name].allowed}") from None
+        name = str(error.errors()[0]["loc"][0])
+        how = f"{name} takes {known[name].allowed}"
+        raise WrongValue(f"{kind}: {name}={short(given[name])} is not allowed; {how}") from None
+    for name, value in found.items():
+        if _too_large(value):
+            raise WrongValue(f"{kind}: {name}={short(given[name])} is too large; {name} takes {known[name].allowed}")
+    return found
 
 
 def checks_values(kind: str, init: Callable[..., None]) -> Callable[..., None]:
@@ -207,6 +210,13 @@ def _plain(value: Any) -> Any:
     return [_number(part.strip()) for part in value.split(",")] if "," in value else _number(value)
 
 
+def _too_large(value: Any) -> bool:
+    """Whether a number, also one of several, is beyond what tensors hold (64 bits, or float32)."""
+    if isinstance(value, list | tuple):
+        return any(map(_too_large, value))
+    return (isinstance(value, int) and abs(value) >= 2**63) or (isinstance(value, float) and abs(value) > 3e38)
+
+
 def _number(text: str) -> str | float:
     """A fraction as a number, since strengths of attacks are given in 255ths; any other text as it is.
 
@@ -215,14 +225,6 @@ def _number(text: str) -> str | float:
     """
     found = re.fullmatch(r"([0-9]{1,20}\.?[0-9]{0,20}|\.[0-9]{1,20})/([0-9]{1,20})", text)
     return float(found[1]) / int(found[2]) if found and int(found[2]) else text
-
-
-def expanded(path: str | Path) -> Path:
-    """A path with the folder of a user for ~ or ~name."""
-    try:
-        return Path(path).expanduser()
-    except RuntimeError:
-        raise WrongValue(f"{path}: there is no user of that name here; write the path without ~") from None
 
 
 def _several(value: Any, kind: Any) -> Any:

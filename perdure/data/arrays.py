@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from perdure.data.images import check_size, scale_images, to_plain
 from perdure.data.paths import first_few
 from perdure.data.tasks import check_shares, legacy_generator, split_rows_by_class, task_of_rows
-from perdure.errors import BadData, WrongValue
+from perdure.errors import BadData, WrongValue, short
 from perdure.types import Stream, Task
 
 Source = tuple[Any, Any] | Dataset[Any]
@@ -172,7 +172,7 @@ def _finite(what: str, given: Any) -> tuple[float, ...]:
     except (TypeError, ValueError, OverflowError):
         found = (math.nan,)
     if not all(map(math.isfinite, found)):
-        raise WrongValue(f"{what}={given!r:.60} is not all finite numbers, one per channel; leave it out to measure")
+        raise WrongValue(f"{what}={short(given)} is not all finite numbers, one per channel; leave it out to measure")
     return found
 
 
@@ -380,7 +380,7 @@ def _number_classes(
     """The names of the classes, and which label is which of them."""
     found = sorted(set(labels), key=lambda label: (isinstance(label, str), label))
     if classes is not None and not isinstance(classes, Iterable):
-        raise WrongValue(f"{where}: classes={classes!r:.40} is not allowed; give a list of their names")
+        raise WrongValue(f"{where}: classes={short(classes)} is not allowed; give a list of their names")
     known = found if classes is None else _labels(f"{where}, classes", list(classes))
     names = tuple(map(str, known))
     if twice := sorted({name for name in names if names.count(name) > 1}):

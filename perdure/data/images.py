@@ -19,7 +19,7 @@ import numpy.typing as npt
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from perdure.data.paths import first_few, one_line, reading
-from perdure.errors import BadData, WrongValue
+from perdure.errors import BadData, WrongValue, short
 
 Images = npt.NDArray[np.uint8]
 
@@ -120,7 +120,7 @@ def check_size(size: int | None) -> None:
     """The side that images are scaled to, if they are."""
     if size is not None and not (isinstance(size, Integral) and 1 <= size <= LARGEST_SIZE):
         how = f"use 1 to {LARGEST_SIZE} pixels, or leave it out"
-        raise WrongValue(f"size={size!r:.40} is not allowed; {how}")
+        raise WrongValue(f"size={short(size)} is not allowed; {how}")
 
 
 def to_plain(image: Image.Image, channels: int) -> Image.Image:

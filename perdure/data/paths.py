@@ -8,8 +8,7 @@ from pathlib import Path
 
 from platformdirs import user_cache_path
 
-from perdure.errors import BadData, MissingFile
-from perdure.schema import expanded
+from perdure.errors import BadData, MissingFile, expanded
 
 
 def data_root(root: Path | None = None) -> Path:

@@ -15,8 +15,7 @@ from perdure.data.images import Images
 from perdure.data.locate import Completeness, Location, completeness_of, content_md5, locate
 from perdure.data.paths import data_root, first_few
 from perdure.data.readers.common import Labels
-from perdure.errors import PerdureError, WrongValue
-from perdure.schema import expanded
+from perdure.errors import PerdureError, WrongValue, expanded
 
 Level = Literal["good", "note", "bad"]
 Parts = Mapping[str, tuple[Images, Labels]]

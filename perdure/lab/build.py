@@ -13,14 +13,13 @@ import torch
 from perdure import registry
 from perdure.data.arrays import stream_from
 from perdure.data.tasks import task_count
-from perdure.errors import WrongValue
+from perdure.errors import WrongValue, expanded
 from perdure.lab import checkpoint
 from perdure.lab.outlier_spec import outlier_specs
 from perdure.lab.outliers import check_possible, contaminated
 from perdure.lab.spec import RunSpec, split_name
 from perdure.methods.method import Method
 from perdure.nets.network import Network, first_weights
-from perdure.schema import expanded
 from perdure.types import Stream, Task
 
 

@@ -13,13 +13,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from perdure.errors import Interrupted, PerdureError, UnknownName, install_hint
+from perdure.errors import Interrupted, PerdureError, UnknownName, expanded, install_hint
 from perdure.lab.index import flattened
 from perdure.lab.spec import RunSpec
 from perdure.lab.store import write_json
 from perdure.methods.method import Method
 from perdure.ops.metrics import average_accuracy, backward_transfer
-from perdure.schema import expanded
 from perdure.train.callbacks import Callback, Callbacks
 from perdure.train.plan import Plan
 from perdure.train.state import Epoch, Learned

@@ -499,10 +499,10 @@ def test_with_a_test_two_images_of_a_class_are_enough():
         ({"mean": ["x"]}, r"mean=\['x'\] is not all finite numbers"),
         ({"mean": 0.5}, "mean=0.5 is not all finite numbers"),
         ({"seed": 1.5}, "seed=1.5 is not allowed"),
-        ({"valid_share": "x"}, "valid_share='x' is not allowed"),
+        ({"valid_share": "x"}, "valid_share=x is not allowed"),
         ({"size": 10**6}, "size=1000000 is not allowed; use 1 to 4096 pixels"),
         ({"size": 1.5}, "size=1.5 is not allowed"),
-        ({"size": "x"}, "size='x' is not allowed"),
+        ({"size": "x"}, "size=x is not allowed"),
         ({"classes": 3}, "classes=3 is not allowed"),
     ],
 )

@@ -253,8 +253,9 @@ BAD = {
     "bomb that pillow warns of": (png_bomb(10_000, 10_000), "10000×10000 pixels, more than"),
     "bomb that pillow refuses": (png_bomb(60_000, 60_000), "more pixels"),
     "a screen of many pixels in 35 bytes": (
-        b"GIF89a" + struct.pack("<HH", 9400, 9400) + b"\x80\0\0" + bytes(6) + b"\x2c" + struct.pack("<4HB", 0, 0, 1, 1, 0)
-        + b"\2\2\x44\1\0\x3b", "9400×9400 pixels in 35 bytes, which is no photograph"),
+        b"GIF89a" + struct.pack("<HH", 9400, 9400) + b"\x80\0\0" + bytes(6)
+        + b"\x2c" + struct.pack("<4HB", 0, 0, 1, 1, 0) + b"\2\2\x44\1\0\x3b",
+        "9400×9400 pixels in 35 bytes, which is no photograph"),
     "no pixels": (b"P6 0 5 255\n", DAMAGED),
     "floats": (saved("tif", Image.new("F", (4, 4), 0.5)), "no range is agreed"),
     "32 bits": (saved("tif", Image.new("I", (4, 4), 70_000)), "no range is agreed"),

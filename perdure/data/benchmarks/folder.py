@@ -27,8 +27,8 @@ from perdure.data.images import (
 )
 from perdure.data.paths import first_few, one_line, reading
 from perdure.data.tasks import check_shares, task_count
-from perdure.errors import BadData, MissingFile
-from perdure.schema import Limits, Share, expanded
+from perdure.errors import BadData, MissingFile, expanded
+from perdure.schema import Limits, Share
 from perdure.types import Stream, Task
 
 Size = Annotated[int, Limits(ge=1, le=LARGEST_SIZE)]

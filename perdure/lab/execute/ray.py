@@ -25,10 +25,9 @@ from typing import Any
 import torch
 
 import perdure
-from perdure.errors import PerdureError, WrongValue, install_hint
+from perdure.errors import PerdureError, WrongValue, expanded, install_hint
 from perdure.lab.execute.job import Event, Job, JobStates, Kind, Send, run_job
 from perdure.lab.store import write
-from perdure.schema import expanded
 
 POLL = 0.25  # seconds between two looks for events
 GRACE = 120.0  # seconds that a worker has to end its step and save when it is stopped
