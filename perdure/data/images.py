@@ -32,7 +32,7 @@ LARGEST_SIZE = 4096
 _FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "PPM", "TIFF")
 _FILTER = Image.Resampling.LANCZOS
 _FEW_PIXELS = 2**24  # 4096 × 4096: as many any file may have
-_DENSEST = 500  # pixels that a byte can stand for in a larger one; photographs have 1 to 30, blank pages more
+_DENSEST = 500  # pixels that a byte may stand for in a larger one
 _PIECE = 16  # images that a thread decodes in one go: one by one, small ones take a third longer
 _Fault = BadData | tuple[int, ...]  # what is wrong, or another shape than that of the first
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from perdure.data.readers.common import UNPACK_AGAIN, Labels, check_labels, read_bytes
 from perdure.errors import BadData
 
-MOST_OPCODES = 5_000_000  # 60 000 images with a label each, all of them arrays, take some thirty an image
+MOST_OPCODES = 5_000_000  # some eighty for each of MiniImageNet's 60 000 images
 MOST_KEYS = 1000
 
 

@@ -15,7 +15,7 @@ from perdure.data.readers.common import FETCH_AGAIN, ImageArrays, LabeledImages,
 from perdure.errors import BadData, PerdureError, install_hint
 
 MOST_BYTES = 100_000 * 3072  # of X; SVHN has 73 257 images to train on
-MOST_MEMORY = 4 * 10**9  # bytes of addresses for the process that reads; an official file takes 1.5 · 10⁹
+MOST_MEMORY = 4 * 10**9  # bytes of addresses for the process that reads: several times what X may have
 _TOO_MUCH = 3
 
 # The headers say how much a file inflates to; the limit is for those that lie, where the system knows such limits.
