@@ -88,6 +88,27 @@ class Interrupted(PerdureError):
         self.exit_code = 128 + signal
 
 
+def short(value: object, most: int = 80) -> str:
+    """A wrong value as it stands in a message: on a line that can be read.
+
+    >>> short("9" * 400, most=5), short(10**5000)
+    ('99999…', 'a number of more digits than are printed')
+    """
+    try:
+        text = str(value)
+    except ValueError:
+        return "a number of more digits than are printed"
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
+def expanded(path: str | Path) -> Path:
+    """A path with the folder of a user for ~ or ~name."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise WrongValue(f"{path}: there is no user of that name here; write the path without ~") from None
+
+
 def install_hint(extra: str) -> str:
     """The command that installs what an extra needs: from the clone that perdure was installed from, or from an index.
 

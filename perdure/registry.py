@@ -26,7 +26,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from perdure.errors import UnknownName, WrongValue
+from perdure.errors import UnknownName, WrongValue, expanded
 
 OWN = re.compile(r"(.+\.py):(\w+)")
 
@@ -95,7 +95,7 @@ class Registry:
         found = OWN.fullmatch(known.where if known is not None and known.where else thing)
         if found is None or (known is not None and ":" not in thing):
             return thing
-        path, attribute = Path(found[1]).expanduser(), found[2]
+        path, attribute = expanded(found[1]), found[2]
         name = self.short_name(found[0])
         self.register(_from_file(path, attribute), name, f"{path.resolve()}:{attribute}")
         return name
@@ -172,7 +172,7 @@ loading: list[Path] = []  # files that are being run at the moment
 
 def allow(path: str | Path) -> None:
     """Let a file be run where a record or a specification asks for it."""
-    file = Path(path).expanduser()
+    file = expanded(path)
     _allowed[file.name] = file.resolve()
 
 
@@ -187,7 +187,7 @@ def own_kind(name: str) -> "Registry | None":
     if not OWN.fullmatch(name):
         return None
     path, _, attribute = name.rpartition(":")
-    thing = _from_file(Path(path).expanduser(), attribute)
+    thing = _from_file(expanded(path), attribute)
     return next((kind for kind in (methods, networks, probes, benchmarks) if kind.accepts(thing)), None)
 
 

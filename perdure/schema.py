@@ -13,10 +13,10 @@ from functools import cache, wraps
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BeforeValidator, ConfigDict, ValidationError, create_model
 
-from perdure.errors import UnknownName, WrongValue
+from perdure.errors import UnknownName, WrongValue, short
 
 
 @dataclass(frozen=True, repr=False)
@@ -26,16 +26,17 @@ class Limits:
     ge: float | None = None
     gt: float | None = None
     le: float | None = None
+    lt: float | None = None
     about: str = ""  # in words, where the bounds do not say it
 
     __is_annotated_types_grouped_metadata__ = True
 
     def __iter__(self) -> Iterator[Any]:
-        bounds = ((Ge, self.ge), (Gt, self.gt), (Le, self.le))
+        bounds = ((Ge, self.ge), (Gt, self.gt), (Le, self.le), (Lt, self.lt))
         return (kind(bound) for kind, bound in bounds if bound is not None)
 
     def __repr__(self) -> str:
-        bounds = (("≥", self.ge), (">", self.gt), ("≤", self.le))
+        bounds = (("≥", self.ge), (">", self.gt), ("≤", self.le), ("<", self.lt))
         return self.about or " and ".join(f"{sign} {bound:g}" for sign, bound in bounds if bound is not None)
 
 
@@ -136,11 +137,15 @@ def checked(kind: str, thing: Callable[..., Any], given: Mapping[str, Any]) -> d
     config = ConfigDict(extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
     form = create_model("Values", __config__=config, **fields)
     try:
-        return dict(form(**{name: _several(_plain(value), known[name].type) for name, value in given.items()}))
+        found = dict(form(**{name: _several(_plain(value), known[name].type) for name, value in given.items()}))
     except ValidationError as error:
-        wrong = error.errors()[0]
-        name = str(wrong["loc"][0])
-        raise WrongValue(f"{kind}: {name}={given[name]} is not allowed; {name} takes {known[name].allowed}") from None
+        name = str(error.errors()[0]["loc"][0])
+        how = f"{name} takes {known[name].allowed}"
+        raise WrongValue(f"{kind}: {name}={short(given[name])} is not allowed; {how}") from None
+    for name, value in found.items():
+        if _too_large(value):
+            raise WrongValue(f"{kind}: {name}={short(given[name])} is too large; {name} takes {known[name].allowed}")
+    return found
 
 
 def checks_values(kind: str, init: Callable[..., None]) -> Callable[..., None]:
@@ -205,10 +210,21 @@ def _plain(value: Any) -> Any:
     return [_number(part.strip()) for part in value.split(",")] if "," in value else _number(value)
 
 
+def _too_large(value: Any) -> bool:
+    """Whether a number, also one of several, is beyond what tensors hold (64 bits, or float32)."""
+    if isinstance(value, list | tuple):
+        return any(map(_too_large, value))
+    return (isinstance(value, int) and abs(value) >= 2**63) or (isinstance(value, float) and abs(value) > 3e38)
+
+
 def _number(text: str) -> str | float:
-    """A fraction as a number, since strengths of attacks are given in 255ths; any other text as it is."""
-    found = re.fullmatch(r"([0-9.]+)/([0-9]*[1-9][0-9]*)", text)
-    return float(found[1]) / int(found[2]) if found else text
+    """A fraction as a number, since strengths of attacks are given in 255ths; any other text as it is.
+
+    >>> [_number(text) for text in ("51/255", ".5/2", "1.2.3/4", "./255", "1/0", "8")]
+    [0.2, 0.25, '1.2.3/4', './255', '1/0', '8']
+    """
+    found = re.fullmatch(r"([0-9]{1,20}\.?[0-9]{0,20}|\.[0-9]{1,20})/([0-9]{1,20})", text)
+    return float(found[1]) / int(found[2]) if found and int(found[2]) else text
 
 
 def _several(value: Any, kind: Any) -> Any:
@@ -223,7 +239,7 @@ def _bytes(text: str) -> str | int:
     >>> [_bytes(text) for text in ("64MB", "1.5 kB", "1GiB", "500000", "much")]
     [64000000, 1500, 1073741824, 500000, 'much']
     """
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([kmgt]?)(i?)b?", text.strip().lower())
+    found = re.fullmatch(r"([0-9]{1,20}(?:\.[0-9]{1,20})?) ?([kmgt]?)(i?)b?", text.strip().lower())
     if found is None or (found[3] and not found[2]):
         return text
     return int(float(found[1]) * (1024 if found[3] else 1000) ** " kmgt".index(found[2] or " "))

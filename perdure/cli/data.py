@@ -71,7 +71,7 @@ def fetch(name: Name, root: Root = None, as_json: AsJson = False) -> None:
     where = data_root(root)
     done: list[dict[str, str]] = []
     failures: list[PerdureError] = []
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, TimeRemainingColumn(), console=stderr, disable=not stderr.is_terminal) as progress:
         bars: dict[str, Any] = {}
 
@@ -87,13 +87,12 @@ def fetch(name: Name, root: Root = None, as_json: AsJson = False) -> None:
                     print_error(outcome)
                     continue
                 done.append({"set": published.name, "file": file, "done": outcome})
-                stderr.print(f"{file}: {outcome}", markup=False, soft_wrap=True)
+                stderr.print(f"{file}: {outcome}", soft_wrap=True)
     if as_json:
         print(json.dumps({"root": str(where), "files": done, "failed": [str(error) for error in failures]}))
     elif not failures:
         stdout.print(
             f"{name}: everything that can be fetched is in {where}; `perdure data check {name}` examines it",
-            markup=False,
             soft_wrap=True,
         )
     if failures:
@@ -132,6 +131,7 @@ def check(
 def _print(found: "DataReport") -> None:
     stdout.print(Text.assemble((found.name, "bold"), f": {found.source}, in {found.folder}"), soft_wrap=True)
     for finding in found.findings:
-        stdout.print(f"  [{COLORS[finding.level]}]{finding.level:4}[/] ", end="")
-        stdout.print(finding.text, markup=False, soft_wrap=True)
-    stdout.print(f"  {found.verdict}", markup=False, soft_wrap=True, style="bold")
+        stdout.print(
+            Text.assemble("  ", (f"{finding.level:4}", COLORS[finding.level]), f" {finding.text}"), soft_wrap=True
+        )
+    stdout.print(f"  {found.verdict}", soft_wrap=True, style="bold")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, ParamSpec
 
 import typer
+from rich.text import Text
 
 import perdure
 from perdure.cli import bench, data, probe, runs, search, study
@@ -135,7 +136,7 @@ def show(
         print(json.dumps(content, ensure_ascii=False))
         return
     if form == "table":
-        stdout.print(f"[bold]{name}[/]: {headline}\n", soft_wrap=True)
+        stdout.print(Text.assemble((name, "bold"), f": {headline}\n"), soft_wrap=True)
     for part in parts:
         page.tables([part])
         page.gap()

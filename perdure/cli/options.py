@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import wraps
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any, ParamSpec
 
@@ -17,8 +18,9 @@ from typer.models import CommandFunctionType
 from perdure.errors import PerdureError, WrongValue
 
 P = ParamSpec("P")
-stdout = Console(highlight=False)
-stderr = Console(stderr=True, highlight=False)
+# Names of files and tasks are printed as they are: brackets are no markup, and :cat: is no picture of one.
+stdout = Console(highlight=False, markup=False, emoji=False)
+stderr = Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Data on standard output and nothing else.")]
 Root = Annotated[
@@ -144,6 +146,9 @@ def guarded(action: Callable[P, None]) -> Callable[P, None]:
 @contextmanager
 def one_line_errors() -> Iterator[None]:
     """Around the whole command line: what typer and the system say of wrong usage and of output, in one line, too."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # names that are not UTF-8 are printed as escapes, as JSON has them
+            stream.reconfigure(errors="backslashreplace")
     try:
         yield
         if sys.stdout is not None:
@@ -152,6 +157,9 @@ def one_line_errors() -> Iterator[None]:
         if type(error).__name__ != "NoArgsIsHelpError":  # which has printed the help
             print_error(_usage_line(error))
         sys.exit(2)
+    except (KeyboardInterrupt, typer.Abort):  # before a verb had begun
+        print_error("interrupted")
+        sys.exit(130)
     except BrokenPipeError:
         _drop_output()
         sys.exit(0)
@@ -188,7 +196,7 @@ def print_error(error: PerdureError | str) -> None:
 
 def note(text: str, end: str = "\n") -> None:
     """A line for the user, on standard error."""
-    stderr.print(text, markup=False, soft_wrap=True, end=end)
+    stderr.print(text, soft_wrap=True, end=end)
 
 
 def use_threads(threads: int | None) -> None:

@@ -22,7 +22,7 @@ class Page:
         """Tables, and lines that say how to read them."""
         for part in parts:
             if self.form == "table":
-                stdout.print(part, markup=False)
+                stdout.print(part)
             elif text := as_text([part], self.form):
                 stdout.file.write(text if self.empty else f"\n{text}")
                 self.empty = False
@@ -35,6 +35,6 @@ class Page:
     def say(self, line: str) -> None:
         """A line as it is, such as the path of a file."""
         if self.form == "table":
-            stdout.print(line, markup=False, soft_wrap=True)
+            stdout.print(line, soft_wrap=True)
         else:
             note(line)

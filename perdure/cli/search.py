@@ -118,9 +118,9 @@ def _print_news(news: "Trial | Event") -> None:
     if isinstance(news, Trial):
         values = ", ".join(f"{name}={_shown(value)}" for name, value in news.values.items())
         outcome = f"failed: {news.error}" if news.score is None else f"{news.score:.2f} % on validation data"
-        stderr.print(f"trial {news.number + 1}: {values}: {outcome}", markup=False, soft_wrap=True)
+        stderr.print(f"trial {news.number + 1}: {values}: {outcome}", soft_wrap=True)
     elif news.kind in ("warning", "lost"):
-        stderr.print(f"warning: {news.facts.get('text') or news.facts['error']}", markup=False, soft_wrap=True)
+        stderr.print(f"warning: {news.facts.get('text') or news.facts['error']}", soft_wrap=True)
 
 
 def _table(result: "SearchResult") -> Table:

@@ -13,10 +13,10 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from perdure.data.images import scale_images, to_plain
+from perdure.data.images import check_size, scale_images, to_plain
 from perdure.data.paths import first_few
-from perdure.data.tasks import check_shares, split_rows_by_class, task_of_rows
-from perdure.errors import BadData, WrongValue
+from perdure.data.tasks import check_shares, legacy_generator, split_rows_by_class, task_of_rows
+from perdure.errors import BadData, WrongValue, short
 from perdure.types import Stream, Task
 
 Source = tuple[Any, Any] | Dataset[Any]
@@ -24,6 +24,7 @@ Source = tuple[Any, Any] | Dataset[Any]
 Label = int | str
 
 LEAST_STD = 1 / 255  # one step of 8-bit pixels: a channel that varies less is constant, and must not be divided by 0
+LONGEST = 2**16  # pixels of a side while floats are scaled, before the center is cut out
 PIECE = 64  # images worked on at a time, so that floats of all of them are never held at once
 
 
@@ -63,8 +64,8 @@ def task_from(
     (('cat', 'dog'), (30, 3, 8, 8), 2, 8)
     """
     check_shares(valid_share=valid_share, test_share=test_share)
-    if size is not None and size < 1:
-        raise WrongValue(f"size={size} is not allowed; use 1 or more pixels, or leave it out")
+    check_size(size)
+    legacy_generator(seed)
     where, where_test = f"task {name!r}, train", f"task {name!r}, test"
     x, labels = _read(where, train, size)
     held = None if test is None else _read(where_test, test, size)
@@ -84,10 +85,8 @@ def task_from(
         rows, test_y = torch.arange(len(y)), torch.tensor([number_of[label] for label in held[1]])
     train_rows, valid_rows = (rows[part] for part in split_rows_by_class(y[rows], valid_share, seed, least=1))
     measured = mean_and_std(x[train_rows]) if mean is None or std is None else ((), ())
-    means = measured[0] if mean is None else tuple(map(float, mean))
-    stds = measured[1] if std is None else tuple(map(float, std))
-    if not all(map(math.isfinite, means + stds)):
-        raise WrongValue(f"task {name!r}: mean={mean}, std={std} are not all finite numbers; leave them out to measure")
+    means = measured[0] if mean is None else _finite(f"task {name!r}: mean", mean)
+    stds = measured[1] if std is None else _finite(f"task {name!r}: std", std)
     return task_of_rows(name, names, x, y, (train_rows, valid_rows), (test_x, test_y), means, stds)
 
 
@@ -156,12 +155,25 @@ def scale_floats(x: Tensor, size: int) -> Tensor:
         return x
     short = min(height, width)
     scaled = round(height * size / short), round(width * size / short)
+    if max(scaled) > LONGEST:
+        how = "cut them to about as high as wide"
+        raise BadData(f"images of {height}×{width} pixels are too narrow to be scaled to size={size}; {how}")
     top, left = (scaled[0] - size) // 2, (scaled[1] - size) // 2
     made = x.new_empty(*x.shape[:2], size, size)
     for source, target in zip(torch.split(x, PIECE), torch.split(made, PIECE), strict=True):
         pixels = F.interpolate(source, scaled, mode="bilinear", antialias=True)
         target.copy_(pixels[:, :, top : top + size, left : left + size].clamp(0, 1))
     return made
+
+
+def _finite(what: str, given: Any) -> tuple[float, ...]:
+    try:
+        found = tuple(float(one) for one in given)
+    except (TypeError, ValueError, OverflowError):
+        found = (math.nan,)
+    if not all(map(math.isfinite, found)):
+        raise WrongValue(f"{what}={short(given)} is not all finite numbers, one per channel; leave it out to measure")
+    return found
 
 
 def too_few(counts: Mapping[str, int], valid_share: float, test_share: float | None) -> str:
@@ -285,7 +297,7 @@ def _batch(where: str, array: npt.NDArray[Any], size: int | None) -> Tensor:
     elif array.ndim == 4 and shape[1] not in (1, 3) and shape[3] in (1, 3):
         array = np.moveaxis(array, 3, 1)
     if array.ndim != 4 or array.shape[1] not in (1, 3) or 0 in shape:
-        alpha = "; leave out the fourth channel (alpha)" if array.ndim == 4 and 4 in (shape[1], shape[3]) else ""
+        alpha = "; leave out the fourth channel (alpha)" if len(shape) == 4 and 4 in (shape[1], shape[3]) else ""
         raise BadData(
             f"{where}: images of shape {shape} are neither (n, channels, height, width) nor (n, height, width, "
             f"channels) with 1 or 3 channels, nor gray (n, height, width){alpha}"
@@ -333,7 +345,7 @@ def _labels(where: str, labels: Any) -> list[Label]:
             raise BadData(f"{where}: labels of shape {labels.shape}; give one per image (n,){hint}")
         labels = labels.tolist()
     found = [_label(label) for label in labels]
-    if missing := [row for row, label in enumerate(found) if label is None or label == ""]:
+    if missing := [row for row, label in enumerate(found) if label is None or (isinstance(label, str) and not label)]:
         raise BadData(f"{where}: no label (none, nan or empty) for images {first_few(missing)}; label or remove them")
     for row, label in enumerate(found):
         if not isinstance(label, int | str):
@@ -367,6 +379,8 @@ def _number_classes(
 ) -> tuple[tuple[str, ...], dict[Label, int]]:
     """The names of the classes, and which label is which of them."""
     found = sorted(set(labels), key=lambda label: (isinstance(label, str), label))
+    if classes is not None and not isinstance(classes, Iterable):
+        raise WrongValue(f"{where}: classes={short(classes)} is not allowed; give a list of their names")
     known = found if classes is None else _labels(f"{where}, classes", list(classes))
     names = tuple(map(str, known))
     if twice := sorted({name for name in names if names.count(name) > 1}):

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from perdure.data.paths import cache_root
 
-VERSION = 1  # rises when the same files would be decoded into other tensors
+VERSION = 2  # rises when the same files would be decoded into other tensors or facts
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,14 @@ A file that is no image raises BadData, one that is not there MissingFile: one l
 printed or warned, but for what libtiff itself writes to stderr about a damaged compressed TIFF.
 """
 
+import math
 import os
 import re
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from numbers import Integral
 from pathlib import Path
 
 import numpy as np
@@ -17,16 +19,20 @@ import numpy.typing as npt
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from perdure.data.paths import first_few, one_line, reading
-from perdure.errors import BadData, WrongValue
+from perdure.errors import BadData, WrongValue, short
 
 Images = npt.NDArray[np.uint8]
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff"})
 
+LARGEST_SIZE = 4096
+
 # Pillow looks at the content, not at the suffix, and knows formats that start other programs (EPS) or open other
 # files. Only these are tried.
 _FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "PPM", "TIFF")
 _FILTER = Image.Resampling.LANCZOS
+_FEW_PIXELS = 2**24  # 4096 × 4096: as many any file may have
+_DENSEST = 500  # pixels that a byte may stand for in a larger one
 _PIECE = 16  # images that a thread decodes in one go: one by one, small ones take a third longer
 _Fault = BadData | tuple[int, ...]  # what is wrong, or another shape than that of the first
 
@@ -43,10 +49,22 @@ def list_folders(folder: Path) -> list[Path]:
     return list_folder(folder, os.DirEntry.is_dir)
 
 
+def list_dead_links(folder: Path) -> list[Path]:
+    """Links to what is not there, or to each other."""
+    links = list_folder(folder, os.DirEntry.is_symlink)
+    return [path for path in links if not os.path.exists(path)]  # noqa: PTH110 — never raises
+
+
 def list_folder(folder: Path, wanted: Callable[[os.DirEntry[str]], bool]) -> list[Path]:
-    """What a folder holds, in natural order; hidden names are left out."""
+    """What a folder holds, in natural order; hidden names are left out, and links that lead in a circle."""
+
+    def chosen(entry: os.DirEntry[str]) -> bool:
+        with suppress(OSError):
+            return not entry.name.startswith(".") and wanted(entry)
+        return False
+
     with reading(folder, "folder"), os.scandir(folder) as entries:
-        names = [entry.name for entry in entries if not entry.name.startswith(".") and wanted(entry)]
+        names = [entry.name for entry in entries if chosen(entry)]
     return [Path(folder) / name for name in sorted(names, key=natural_key)]
 
 
@@ -76,19 +94,13 @@ def read_images(
     """
     if channels not in (1, 3):
         raise WrongValue(f"channels={channels} is not allowed; use 1 for gray or 3 for colors")
-    if size is not None and size < 1:
-        raise WrongValue(f"size={size} is not allowed; use 1 or more pixels, or leave it out")
+    check_size(size)
     paths = [Path(path) for path in paths]
     # Filters of warnings belong to the process, so they are set once here and not by each thread.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         shape = (channels, size, size) if size else _first_shape(paths, channels)
-        try:
-            images = np.empty((len(paths), *shape), np.uint8)
-        except (MemoryError, ValueError):  # ValueError: more than can be counted
-            each = " × ".join(map(str, shape))
-            how = "scale them to a smaller size"
-            raise BadData(f"{len(paths):,} images of {each} bytes do not fit in memory; {how}") from None
+        images = _room_for(len(paths), shape)
         faults = _decode_all(images, paths, size)
     unreadable = [paths[row] for row, fault in faults.items() if isinstance(fault, BadData)]
     if unreadable and not skip_unreadable:
@@ -102,6 +114,13 @@ def read_images(
             sizes = f"{model} is {shape[1]}×{shape[2]} and {path} is {other[1]}×{other[2]}"
             raise BadData(f"images differ in height×width: {sizes}; scale all to one size, as with size=32")
     return (images[rows] if unreadable else images), rows, unreadable
+
+
+def check_size(size: int | None) -> None:
+    """The side that images are scaled to, if they are."""
+    if size is not None and not (isinstance(size, Integral) and 1 <= size <= LARGEST_SIZE):
+        how = f"use 1 to {LARGEST_SIZE} pixels, or leave it out"
+        raise WrongValue(f"size={short(size)} is not allowed; {how}")
 
 
 def to_plain(image: Image.Image, channels: int) -> Image.Image:
@@ -143,6 +162,26 @@ def unreadable_error(paths: Sequence[Path], total: int, how: str) -> BadData:
     folder = os.path.commonpath([path.parent for path in paths])
     names = first_few([path.relative_to(folder) for path in paths])
     return BadData(f"{one_line(folder)}: {len(paths):,} of {total:,} images cannot be read: {names}; {how}")
+
+
+def _room_for(count: int, shape: tuple[int, ...]) -> Images:
+    """An array of so many images. The system would promise more memory than there is, and end the process later."""
+    try:
+        if count * math.prod(shape) > _memory():
+            raise MemoryError
+        return np.empty((count, *shape), np.uint8)
+    except (MemoryError, ValueError):  # ValueError: more than can be counted
+        each = " × ".join(map(str, shape))
+        how = "scale them to a smaller size"
+        raise BadData(f"{count:,} images of {each} bytes do not fit in memory; {how}") from None
+
+
+def _memory() -> float:
+    """Bytes that this machine has."""
+    try:
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, ValueError, OSError):  # systems that do not say
+        return math.inf
 
 
 def _first_shape(paths: Sequence[Path], channels: int) -> tuple[int, ...]:
@@ -190,10 +229,7 @@ def _decode(path: Path, size: int | None, channels: int) -> Images:
     with reading(path):
         try:
             with path.open("rb") as file, Image.open(file, formats=_FORMATS) as image:
-                width, height = image.size
-                most = Image.MAX_IMAGE_PIXELS
-                if most and width * height > most:  # of which pillow only warns
-                    raise _Refused(f"of {width}×{height} pixels, more than the {most:,} that are allowed")
+                _check_pixels(image.size, os.fstat(file.fileno()).st_size)
                 if size:
                     image.draft(None, (2 * size, 2 * size))  # a JPEG can be decoded at 1/2, 1/4 or 1/8, much quicker
                 image.load()
@@ -204,6 +240,16 @@ def _decode(path: Path, size: int | None, channels: int) -> Images:
                 raise
             raise BadData(f"{one_line(path)}: {_why(error)}; remove it or put a good one there") from None
     return np.ascontiguousarray(pixels[None] if channels == 1 else pixels.transpose(2, 0, 1))
+
+
+def _check_pixels(size: tuple[int, int], content: int) -> None:
+    """Before anything is decoded: a few bytes can ask for gigabytes."""
+    pixels, shown = math.prod(size), f"{size[0]}×{size[1]} pixels"
+    most = Image.MAX_IMAGE_PIXELS
+    if most and pixels > most:  # of which pillow only warns
+        raise _Refused(f"of {shown}, more than the {most:,} that are allowed")
+    if pixels > _FEW_PIXELS and pixels > _DENSEST * content:
+        raise _Refused(f"of {shown} in {content:,} bytes, which is no photograph")
 
 
 def _why(error: Exception) -> str:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from platformdirs import user_cache_path
 
-from perdure.errors import BadData, MissingFile
+from perdure.errors import BadData, MissingFile, expanded
 
 
 def data_root(root: str | Path | None = None) -> Path:
     """The folder that holds image files: the one given, else $PERDURE_DATA, else the user's cache."""
-    return Path(root).expanduser() if root is not None else _folder("PERDURE_DATA")
+    return expanded(root) if root is not None else _folder("PERDURE_DATA")
 
 
 def cache_root() -> Path:
@@ -23,7 +23,7 @@ def cache_root() -> Path:
 
 def _folder(variable: str) -> Path:
     named = os.environ.get(variable)
-    return Path(named).expanduser() if named else user_cache_path("perdure")
+    return expanded(named) if named else user_cache_path("perdure")
 
 
 @contextmanager

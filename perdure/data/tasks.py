@@ -1,6 +1,7 @@
 """From arrays to tasks: which rows train, which validate."""
 
 from collections.abc import Sequence
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from perdure.errors import BadData, WrongValue
+from perdure.errors import BadData, WrongValue, short
 from perdure.types import Split, Task
 
 Array = npt.NDArray[Any] | Tensor
@@ -104,14 +105,14 @@ def task_count(asked: int | None, available: int) -> int:
 
 def check_shares(**shares: float) -> None:
     for name, share in shares.items():
-        if not 0 < share < 1:
-            raise WrongValue(f"{name}={share} is not allowed; use a number between 0 and 1, such as 0.1")
+        if not (isinstance(share, Real) and 0 < share < 1):
+            raise WrongValue(f"{name}={short(share)} is not allowed; use a number between 0 and 1, such as 0.1")
 
 
 def legacy_generator(seed: int) -> np.random.RandomState:
     """Numpy's old generator, with which the published runs drew their splits and orders."""
-    if not 0 <= seed < 2**32:
-        raise WrongValue(f"seed={seed} is not allowed; use 0 to {2**32 - 1}")
+    if not (isinstance(seed, Integral) and 0 <= seed < 2**32):
+        raise WrongValue(f"seed={short(seed)} is not allowed; use 0 to {2**32 - 1}")
     return np.random.RandomState(seed)
 
 

@@ -15,7 +15,7 @@ from perdure.data.images import Images
 from perdure.data.locate import Completeness, Location, completeness_of, content_md5, locate
 from perdure.data.paths import data_root, first_few
 from perdure.data.readers.common import Labels
-from perdure.errors import PerdureError, WrongValue
+from perdure.errors import PerdureError, WrongValue, expanded
 
 Level = Literal["good", "note", "bad"]
 Parts = Mapping[str, tuple[Images, Labels]]
@@ -58,7 +58,7 @@ def check(
     if kind == "folder":
         if not path:
             raise WrongValue("folder: say which folder, as folder:PATH")
-        reports = [check_folder(Path(path).expanduser())]
+        reports = [check_folder(expanded(path))]
         on_report(reports[0])
         return reports
     reports = []
@@ -113,6 +113,10 @@ def check_folder(path: Path) -> DataReport:
         note("bad", f"{len(unreadable)} images cannot be read ({first_few(unreadable, 3)}); {how}")
     if content.ignored:
         note("note", f"{len(content.ignored)} files do not end like an image ({first_few(content.ignored, 3)})")
+    if content.dead:
+        note("note", f"{len(content.dead)} links lead nowhere ({first_few(content.dead, 3)})")
+    if copies := decoded.facts["copies"]:
+        note("note", f"{len(copies)} image files are in more than one class ({first_few(copies, 3)})")
     for task in decoded.facts["tasks"]:
         parts = {part: (x[slice(*task[part])], y[slice(*task[part])]) for part in ("train", "test") if task[part]}
         for part, (_, labels) in parts.items():

@@ -13,7 +13,7 @@ import torch
 from perdure import registry
 from perdure.data.arrays import stream_from
 from perdure.data.tasks import task_count
-from perdure.errors import WrongValue
+from perdure.errors import WrongValue, expanded
 from perdure.lab import checkpoint
 from perdure.lab.outlier_spec import outlier_specs
 from perdure.lab.outliers import check_possible, contaminated
@@ -47,7 +47,7 @@ def open_clean(spec: RunSpec, root: Path | None) -> Stream:
     given: dict[str, Any] = {"seed": spec.seed, "tasks": spec.tasks, "root": root}
     given = {name: value for name, value in given.items() if name in takes} | spec.settings
     if place:
-        given["path"] = Path(place).expanduser()
+        given["path"] = expanded(place)
     found = opener(**given)
     stream = found if "benchmark" not in spec.code else _own_stream(spec, found)
     check_possible(stream, outlier_specs(spec.outliers))

@@ -13,6 +13,7 @@ from perdure.errors import PerdureError, UnknownName, install_hint
 from perdure.lab import store
 from perdure.lab.index import RunSummary, flattened, runs
 from perdure.ops.statistics import headlines
+from perdure.report.table import safe_cell
 
 Table = list[dict[str, Any]]
 SUFFIXES = (".csv", ".parquet")
@@ -94,11 +95,12 @@ def _tasks(record: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def to_csv(table: Table) -> bytes:
-    text = io.StringIO()
-    writer = csv_format.DictWriter(text, _names(table), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(table)
-    return text.getvalue().encode()
+    """Names of tasks and runs are texts, and no formulas to a spreadsheet."""
+    text, names = io.StringIO(), _names(table)
+    writer = csv_format.writer(text, lineterminator="\n")
+    rows: list[list[Any]] = [names, *([row.get(name) for name in names] for row in table)]
+    writer.writerows([safe_cell(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
+    return text.getvalue().encode(errors="backslashreplace")
 
 
 def to_parquet(table: Table) -> bytes:

@@ -4,9 +4,10 @@ import re
 from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
-from perdure.errors import UnknownName, WrongValue
+from perdure.errors import UnknownName, WrongValue, short
 
 OutlierKind = Literal["labels", "corrupted", "adversarial", "foreign"]  # see `ops.contamination`
+MOST_TASKS = 10_000
 FORM = re.compile(r"(?P<kind>[a-z]+):(?P<rate>[0-9.eE+-]+?)(@(?P<tasks>[0-9,-]+))?")
 
 
@@ -36,17 +37,23 @@ def outlier_specs(text: str) -> tuple[OutlierSpec, ...]:
 def _outlier_spec(text: str) -> OutlierSpec:
     found = FORM.fullmatch(text)
     if found is None:
-        raise WrongValue(f"outliers {text!r}: write KIND:RATE or KIND:RATE@TASKS, such as labels:0.2 or labels:0.2@2-4")
+        raise WrongValue(
+            f"outliers {short(text)!r}: write KIND:RATE or KIND:RATE@TASKS, such as labels:0.2 or labels:0.2@2-4"
+        )
     kind = found["kind"]
     if kind not in get_args(OutlierKind):
-        raise UnknownName("kind of outliers", kind, get_args(OutlierKind))
+        raise UnknownName("kind of outliers", short(kind), get_args(OutlierKind))
     try:
         rate = float(found["rate"])
     except ValueError:
         rate = 0.0
     if not 0 < rate <= 1:
-        raise WrongValue(f"outliers {text!r}: the rate is a share above 0 and at most 1, such as 0.2")
+        raise WrongValue(f"outliers {short(text)!r}: the rate is a share above 0 and at most 1, such as 0.2")
     return OutlierSpec(cast(OutlierKind, kind), rate, _tasks(text, found["tasks"] or ""))
+
+
+def _counted(digits: str) -> int:
+    return int(digits) if len(digits) < 10 else MOST_TASKS + 1
 
 
 def _tasks(text: str, listed: str) -> tuple[int, ...]:
@@ -54,7 +61,8 @@ def _tasks(text: str, listed: str) -> tuple[int, ...]:
     for piece in listed.split(",") if listed else ():
         first, dash, last = piece.partition("-")
         last = last if dash else first
-        if not (first.isdigit() and last.isdigit() and 1 <= int(first) <= int(last)):
-            raise WrongValue(f"outliers {text!r}: tasks are counted from 1, such as @2 or @1,3-5")
+        if not (first.isdigit() and last.isdigit() and 1 <= _counted(first) <= _counted(last) <= MOST_TASKS):
+            known = f"tasks are counted from 1 to at most {MOST_TASKS}, such as @2 or @1,3-5"
+            raise WrongValue(f"outliers {short(text)!r}: {known}")
         chosen |= set(range(int(first), int(last) + 1))
     return tuple(sorted(chosen))

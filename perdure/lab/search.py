@@ -18,7 +18,7 @@ from perdure import registry
 from perdure.errors import Interrupted, PerdureError, UnknownName, WrongValue, install_hint
 from perdure.lab.execute.job import Event, Executor, Job
 from perdure.lab.executors import make_executor, stop_on_signal
-from perdure.lab.spec import PLAN_ALIASES, RunSpec, plan_option, plan_options, spec
+from perdure.lab.spec import PLAN_ALIASES, RunSpec, check_seed, plan_option, plan_options, spec
 from perdure.lab.store import lock_run
 from perdure.schema import Value, meant, values_of
 from perdure.seeding import derive
@@ -176,6 +176,8 @@ def make_search(
         raise WrongValue("a value is named twice in the space; say each once")
     if not seeds or len(set(seeds)) < len(seeds):
         raise WrongValue(f"seeds {', '.join(map(str, seeds)) or 'none'}: name at least one, and each once")
+    for seed in seeds:
+        check_seed(seed)
     wanted = Search(base, ranges, tuple(seeds), fixed)
     for r in ranges:
         for value in r.choices or (r.low, r.high):

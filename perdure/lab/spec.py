@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from perdure import registry
-from perdure.errors import UnknownName, WrongValue
+from perdure.errors import UnknownName, WrongValue, short
 from perdure.lab.outlier_spec import outlier_specs
 from perdure.schema import Value, checked, meant, values_of
 from perdure.train.plan import Plan
@@ -166,8 +167,7 @@ def spec(
 
     Names may be those of files (`my.py:Careful`), and classes and functions of yours may stand for names.
     """
-    if seed < 0:
-        raise WrongValue(f"seed={seed} is not allowed; use a whole number ≥ 0")
+    check_seed(seed)
     method, benchmark = registry.methods.name(method), registry.benchmarks.name(benchmark)
     maker = registry.methods.load(method)
     kind, place = split_name(benchmark)
@@ -192,6 +192,9 @@ def spec(
     planned = {**{name: pair[0] for name, pair in proposed.plan.items()}, **plan_options(plan or {})}
     made = Plan(**_augmented(planned))
     named = {"method": method, "network": chosen, "benchmark": benchmark}
+    for name in named.values():
+        if any(unicodedata.category(letter) == "Cs" for letter in name):
+            raise WrongValue(f"{name!a}: a name that is not UTF-8, which no record can hold; rename the file")
     named |= {f"augmentation {name}": name for name in made.augmentations()}
     return RunSpec(
         method=method,
@@ -206,6 +209,12 @@ def spec(
         outliers="+".join(map(str, outlier_specs(outliers))),
         code={what: code for what, name in named.items() if (code := OWN_KINDS[what.split()[0]].own(name)) is not None},
     )
+
+
+def check_seed(seed: int) -> None:
+    """Whether a run can have it."""
+    if not isinstance(seed, int) or not 0 <= seed < 2**63:
+        raise WrongValue(f"seed={short(seed)} is not allowed; use a whole number ≥ 0")
 
 
 def _augmented(plan: dict[str, Any]) -> dict[str, Any]:

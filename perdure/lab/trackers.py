@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from perdure.errors import Interrupted, PerdureError, UnknownName, install_hint
+from perdure.errors import Interrupted, PerdureError, UnknownName, expanded, install_hint
 from perdure.lab.index import flattened
 from perdure.lab.spec import RunSpec
 from perdure.lab.store import write_json
@@ -133,7 +133,7 @@ class TensorBoard(Tracker):
 
     def start(self) -> dict[Axis, int]:
         below = Path(self.spec.benchmark_dir, self.spec.method_dir, self.digest)
-        folder = Path(self.place).expanduser() / below if self.place else self.path / "tensorboard"
+        folder = expanded(self.place) / below if self.place else self.path / "tensorboard"
         there = _events(folder)
         self.writer = self.package.SummaryWriter(str(folder))
         if HYPERPARAMETERS not in there:

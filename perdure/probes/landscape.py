@@ -12,6 +12,7 @@ from perdure.probes.flatness import batch_losses
 from perdure.probes.probe import Cost, PartName, Probe, ProbeResult, TaskModel, TrainedMethod
 from perdure.schema import Count, Positive
 
+MOST_POINTS = 1001
 NEAR = 0.1  # by how much the loss may have risen where one still is in the basin
 
 
@@ -21,8 +22,9 @@ def steps_of(reach: float, points: int) -> list[float]:
     >>> steps_of(0.5, 5)
     [-0.5, -0.25, 0.0, 0.25, 0.5]
     """
-    if points < 3 or points % 2 == 0:
-        raise WrongValue(f"points={points} is not allowed: 0 has to be among them; take an odd number from 3 on")
+    if not 3 <= points <= MOST_POINTS or points % 2 == 0:
+        how = f"take an odd number from 3 to {MOST_POINTS}"
+        raise WrongValue(f"points={points} is not allowed: 0 has to be among them; {how}")
     half = points // 2
     return [reach * step / half for step in range(-half, half + 1)]
 

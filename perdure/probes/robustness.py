@@ -26,6 +26,7 @@ from perdure.types import Task
 
 PIXEL_STRENGTHS: dict[Norm, tuple[float, ...]] = {"linf": (1 / 255, 2 / 255, 4 / 255), "l2": (0.1, 0.25, 0.5)}
 NORMALIZED_STRENGTHS = (1e-4, 1e-3, 1e-2)  # the μ of the RCL paper
+FARTHEST = 10_000  # in any norm and space: how far one image can be from another
 
 SPACES: dict[Space, str] = {"pixels": "pixels in [0, 1], clipped", "normalized": "normalized images, not clipped"}
 
@@ -263,6 +264,8 @@ def ball(norm: Norm, strength: float, space: Space = "pixels") -> Ball:
     """How far images may move; no pixel of 0 … 1 can move by more than 1. Other norms and spaces have no such bound."""
     if norm == "linf" and space == "pixels" and strength > 1:
         raise WrongValue(f"strength {strength:g} is not allowed; pixels are 0 … 1, give at most 1, such as 4/255")
+    if strength > FARTHEST:
+        raise WrongValue(f"strength {strength:g} is not allowed; no image is that far from another, give less")
     return Ball(norm, strength)
 
 

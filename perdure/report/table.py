@@ -348,11 +348,11 @@ def _csv(found: Table) -> str:
         texts = [row[place].text for row in found.rows]
         split = next((parts for parts in PARTS.items() if any(parts[0].fullmatch(text) for text in texts)), None)
         if split is None or not column.right:
-            columns.append([_safe(column.name), *map(_csv_text, texts)])
+            columns.append([safe_cell(column.name), *map(_csv_text if column.right else _csv_name, texts)])
             continue
         cells = [_split(text, *split) for text in texts]
         for part, name in enumerate(split[1]):
-            columns.append([_safe(column.name + name), *(cell[part] for cell in cells)])
+            columns.append([safe_cell(column.name + name), *(cell[part] for cell in cells)])
     buffer = StringIO()
     csv.writer(buffer, lineterminator="\n").writerows(zip(*columns, strict=True))
     return buffer.getvalue()
@@ -373,11 +373,20 @@ def _csv_text(text: str) -> str:
         return ""
     if found := re.fullmatch(FIGURE, text):
         return found[1].replace("−", "-").replace(",", "").removeprefix("+")
-    return _safe(text)
+    return safe_cell(text)
 
 
-def _safe(text: str) -> str:
-    """No spreadsheet takes it for a formula."""
+def _csv_name(text: str) -> str:
+    """A cell of names: -1 is a task's name and no figure."""
+    return safe_cell(text) if safe_cell(text) != text else _csv_text(text)
+
+
+def safe_cell(text: str) -> str:
+    """A text that no spreadsheet takes for a formula.
+
+    >>> safe_cell("=1+1"), safe_cell("gpm")
+    ("'=1+1", 'gpm')
+    """
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 

@@ -36,7 +36,7 @@ class Plan:
     milestones: tuple[Count, ...] = ()  # steps: after how many epochs, e.g. 5,8; none given: at 1/2 and 3/4 of them
     warmup: Epochs = 0  # epochs in which the rate climbs in even steps, before the schedule begins
     optimizer: Literal["sgd", "adamw"] = "sgd"  # what makes a step of a gradient
-    momentum: Weight = 0.0  # of SGD
+    momentum: Annotated[float, Limits(ge=0, lt=1)] = 0.0  # of SGD
     nesterov: bool = False  # SGD: look ahead along the momentum
     weight_decay: Weight = 0.0  # pull of all moving weights towards zero: in the gradient (SGD), or beside it (AdamW)
     augment: Augment = "none"  # random changes of training images, and of no others

@@ -496,12 +496,39 @@ def test_with_a_test_two_images_of_a_class_are_enough():
         ({"mean": (0.1, 0.2)}, "mean and std need one value, or one per channel"),
         ({"std": (0,)}, "std above 0"),
         ({"std": (float("nan"),)}, "not all finite"),
+        ({"mean": ["x"]}, r"mean=\['x'\] is not all finite numbers"),
+        ({"mean": 0.5}, "mean=0.5 is not all finite numbers"),
+        ({"seed": 1.5}, "seed=1.5 is not allowed"),
+        ({"valid_share": "x"}, "valid_share=x is not allowed"),
+        ({"size": 10**6}, "size=1000000 is not allowed; use 1 to 4096 pixels"),
+        ({"size": 1.5}, "size=1.5 is not allowed"),
+        ({"size": "x"}, "size=x is not allowed"),
+        ({"classes": 3}, "classes=3 is not allowed"),
     ],
 )
 def test_wrong_values(values, says):
     with pytest.raises(PerdureError, match=says) as caught:
         task_from("mine", (PIXELS, LABELS), **values)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "says"),
+    [
+        (np.zeros((20, 8, 0), np.float32), [0, 1] * 10, r"images of shape \(20, 8, 0\) are neither"),
+        ([np.zeros((0, 8), np.uint8)] * 20, [0, 1] * 10, r"image 0: images of shape \(1, 0, 8\) are neither"),
+        (np.zeros((20, 8, 8), np.uint8), [np.zeros(0)] * 20, "the label of image 0 is a ndarray"),
+    ],
+)
+def test_an_axis_without_anything(images, labels, says):
+    with pytest.raises(BadData, match=says) as caught:
+        task_from("mine", (images, labels))
+    assert "\n" not in str(caught.value)
+
+
+def test_floats_too_narrow_to_be_scaled():
+    with pytest.raises(BadData, match="images of 1×3000 pixels are too narrow to be scaled to size=4096; cut them"):
+        task_from("mine", (np.zeros((20, 1, 3000), np.float32), [0, 1] * 10), size=4096)
 
 
 @settings(max_examples=60, derandomize=True, deadline=None)

@@ -1,5 +1,7 @@
 """CIFAR-100-C from small files in its layout: every task gets the corrupted images of its own test."""
 
+from contextlib import suppress
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ from perdure.data.benchmarks.cifar100 import cifar100
 from perdure.data.benchmarks.cifar100c import CorruptedTests
 from perdure.data.benchmarks.synthetic import synthetic
 from perdure.errors import BadData, MissingFile, UnknownName, WrongValue
+from perdure.types import Stream
 
 PER_CLASS = 3
 N = 100 * PER_CLASS
@@ -149,3 +152,16 @@ def test_wrong_labels(clean, folder, spoil, says):
     np.save(folder / "labels.npy", spoil(clean[2]))
     with pytest.raises(BadData, match=f"labels.npy: .*{says}"):
         CorruptedTests(folder, clean[0])("fog", 1)
+
+
+def test_one_wrong_byte_in_a_header(clean, folder):
+    """Whatever numpy makes of it: one line, or the images as they were."""
+    path, corrupted = folder / "fog.npy", CorruptedTests(folder, Stream("cifar100", clean[0].tasks[:1]))
+    wanted = corrupted("fog", 2)[0].x
+    good = path.read_bytes()
+    for at in range(128):
+        for flip in (1, 8, 0x20, 0x80):
+            with path.open("r+b") as file:
+                file.write(good[:at] + bytes([good[at] ^ flip]) + good[at + 1 : 128])
+            with suppress(BadData):
+                assert torch.equal(corrupted("fog", 2)[0].x, wanted), (at, flip)

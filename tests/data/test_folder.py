@@ -16,6 +16,7 @@ from perdure.data.arrays import mean_and_std
 from perdure.data.benchmarks import folder as module
 from perdure.data.benchmarks.folder import folder, make_tasks, read_folder, scan_folder
 from perdure.data.cache import Decoded
+from perdure.data.validate import check_folder
 from perdure.errors import BadData, MissingFile, WrongValue
 from perdure.schema import checked, values_of
 
@@ -65,6 +66,9 @@ def test_a_stream(made):
         "size": "8 × 8, short side scaled and the center cut out",
         "split": "test: 0.2 of every class; validation: 0.1 of every class's other images; drawn by the seed",
         "tasks": "2 of 2",
+        "copies": "10 image files are in more than one class: "
+        + ", ".join(f"t1/cat/{n}.png = t1/dog/{n}.png = t2/elm/{n}.png" for n in range(5))
+        + " and 5 more",
     }
 
 
@@ -178,6 +182,39 @@ def test_symbolic_links(made, tmp_path):
     assert sum(map(len, (task.train, task.valid, task.test))) == 13
 
 
+def test_links_that_lead_nowhere_are_left_out_and_named(made, tmp_path):
+    path = made(*GOOD, "t2/test/oak:1")
+    (path / "t1" / "cat" / "broken.png").symlink_to(tmp_path / "absent.png")
+    for circle in ("t1/cat/circle.png", "t1/class", "t2/test/x", "t3"):
+        (path / circle).symlink_to(path / circle)
+    stream = folder(path=path, seed=1, size=4)
+    assert [len(task.classes) for task in stream] == [2, 2]
+    named = "t3, t1/cat/broken.png, t1/cat/circle.png, t1/class, t2/test/x"
+    assert stream.notes["links"].startswith("5 that lead nowhere were left out: ")
+    assert sorted(stream.notes["links"].partition(": ")[2].split(", ")) == sorted(named.split(", "))
+    (found,) = [f for f in check_folder(path).findings if "links" in f.text]
+    assert found.level == "note"
+    assert found.text.startswith("5 links lead nowhere (")
+
+
+def test_a_file_in_two_classes_is_named(made):
+    path = made()
+    for number, name in enumerate(f"{place}/{n}" for place in GOOD for n in range(4)):
+        picture(path / f"{name}.png", level=number)
+    assert "copies" not in folder(path=path, seed=1, size=4).notes
+    copy = path / "t2" / "oak" / "9.png"
+    copy.write_bytes((path / "t1" / "dog" / "1.png").read_bytes())
+    (path / "t1" / "dog" / "9.png").write_bytes((path / "t1" / "dog" / "2.png").read_bytes())  # of the same class
+    says = "1 image files are in more than one class"
+    assert folder(path=path, seed=1, size=4).notes["copies"] == f"{says}: t1/dog/1.png = t2/oak/9.png"
+    assert f"{says} (t1/dog/1.png = t2/oak/9.png)" in [finding.text for finding in check_folder(path).findings]
+
+
+def test_no_user_of_that_name():
+    with pytest.raises(WrongValue, match="~nobody-here/x: there is no user of that name here; write the path without"):
+        scan_folder(Path("~nobody-here/x"))
+
+
 def test_home_is_known(made, monkeypatch):
     monkeypatch.setenv("HOME", str(made(*GOOD).parent))
     assert len(folder(path=Path("~/pets"), seed=1, size=4)) == 2
@@ -246,6 +283,7 @@ def test_decoded_is_flat_and_survives_json(made):
     assert decoded.tensors["x"].dtype == torch.uint8
     assert decoded.tensors["y"].tolist() == [0] * 5 + [1] * 5 + [1] * 2 + [0] * 5 + [1] * 5
     assert decoded.facts.pop("fingerprint")
+    assert decoded.facts.pop("copies")[0] == "t1/cat/0.png = t1/dog/0.png = t1/test/dog/0.png"
     assert decoded.facts == {
         "tasks": [
             {"name": "t1", "classes": ["cat", "dog"], "train": [0, 10], "test": [10, 12]},

@@ -225,7 +225,8 @@ def test_large_jpeg_is_scaled_well(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("asked", "says"), [({"channels": 2}, "channels=2 .* use 1"), ({"size": 0}, "size=0 .* use 1")]
+    ("asked", "says"),
+    [({"channels": 2}, "channels=2 .* use 1"), ({"size": 0}, "size=0 .* use 1"), ({"size": 100_000}, "use 1 to 4096")],
 )
 def test_asked_wrongly(asked, says):
     with pytest.raises(WrongValue, match=says):
@@ -251,12 +252,16 @@ BAD = {
     "wrong checksum": (saved("png").replace(b"IDAT", b"IDAT\xff", 1), DAMAGED),
     "bomb that pillow warns of": (png_bomb(10_000, 10_000), "10000×10000 pixels, more than"),
     "bomb that pillow refuses": (png_bomb(60_000, 60_000), "more pixels"),
+    "a screen of many pixels in 35 bytes": (
+        b"GIF89a" + struct.pack("<HH", 9400, 9400) + b"\x80\0\0" + bytes(6)
+        + b"\x2c" + struct.pack("<4HB", 0, 0, 1, 1, 0) + b"\2\2\x44\1\0\x3b",
+        "9400×9400 pixels in 35 bytes, which is no photograph"),
     "no pixels": (b"P6 0 5 255\n", DAMAGED),
     "floats": (saved("tif", Image.new("F", (4, 4), 0.5)), "no range is agreed"),
     "32 bits": (saved("tif", Image.new("I", (4, 4), 70_000)), "no range is agreed"),
     **{f"{name} cut in half": (saved(name)[: len(saved(name)) // 2], DAMAGED) for name in FORMATS},
     **{f"{name} of a header": (saved(name)[:24], DAMAGED) for name in FORMATS},
-}
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -393,6 +398,12 @@ def test_different_sizes(forty):
     with pytest.raises(BadData, match="1 of 40 images cannot be read"):
         read_images(forty, None, 1)
     assert read_images(forty[1:], 4, 1)[0].shape == (39, 1, 4, 4)
+
+
+def test_more_than_the_machine_has(forty, monkeypatch):
+    monkeypatch.setattr(module, "_memory", lambda: 40 * 16 * 16 - 1)
+    with pytest.raises(BadData, match="40 images of 1 × 16 × 16 bytes do not fit in memory; scale them"):
+        read_images(forty, 16, 1, skip_unreadable=True)
 
 
 def test_more_than_the_memory_holds(forty, monkeypatch):

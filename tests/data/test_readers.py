@@ -20,6 +20,7 @@ from PIL import Image
 
 from perdure.data.catalog import READERS
 from perdure.data.readers import miniimagenet as mini_module
+from perdure.data.readers import pickles as pickles_module
 from perdure.data.readers import svhn as svhn_module
 from perdure.data.readers.cifar import read_binary, read_python
 from perdure.data.readers.common import ImageArrays
@@ -448,6 +449,58 @@ def test_pickle_that_asks_for_too_much(put, content):
     one_line(caught.value, path)
 
 
+# On the stack a list; in slot 40 of the memo a tuple that holds the same tuple twice, which holds the same twice, …
+TUPLES = b"](]q\0" + b"".join(b"h%ch%c\x86q%c" % (n, n, n + 1) for n in range(40)) + b"e"
+MANY_KEYS = b"}(" + b"".join(
+    b"\x8a" + bytes([len(key)]) + key + b"K\1"
+    for key in ((n * (2**61 - 1)).to_bytes(11, "little") for n in range(1, 9_000))
+) + b"u."  # fmt: skip
+DTYPE = b"cnumpy\ndtype\n(U\2u1K\0K\1tR(K\3U\1|NNNI-1\nI-1\nI0\ntb"
+ARRAY = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(K\0tU\1btR(K\1%b" + DTYPE + b"\x89%btb"
+IMAGE = ARRAY % (b"(K\x54K\x54K\3t", b"T" + struct.pack("<i", 21168) + bytes(21168))
+LABELS_OF_2_20000 = pickled(fine_labels=[2**20000] * 6)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (TUPLES + b"}h\x28K\1s.", "keys that are no names"),
+        (TUPLES + b"c_codecs\nencode\nU\1ah\x28\x86R.", "an encoding that images never need"),
+        (MANY_KEYS, "keys that are no names"),
+        (LABELS_OF_2_20000, "is made of LONG4"),
+        (b"\x80\x02}U\6images](" + IMAGE + b"q\1" + b"h\1" * 1000 + b"es.", "the same array many times over"),
+        (b"2" * 10, "is made of DUP"),
+    ],
+)
+def test_pickle_that_asks_for_too_much_time_or_memory(put, content, says):
+    path = put(content)
+    with little_memory(5e6), pytest.raises(BadData, match=says) as caught:
+        read_pickle(path)
+    one_line(caught.value, path)
+
+
+def test_pickle_without_end(put, monkeypatch):
+    monkeypatch.setattr(pickles_module, "MOST_OPCODES", 100)
+    with pytest.raises(BadData, match="has no end"):
+        read_pickle(put(b"N" * 1000))
+
+
+@pytest.mark.parametrize("shape", [b"(M\xff\xffK\0t", b"(M\xff\xffK\0K\0K\3t", b")"])
+def test_pickled_images_of_a_shape_without_pixels(tmp_path, shape):
+    content = b"}(U\6images" + ARRAY % (shape, b"U\0" if shape != b")" else b"U\1a") + b"U\6labels]u."
+    for name in ("train.pkl", "test.pkl"):
+        (tmp_path / name).write_bytes(content)
+    with little_memory(5e6), pytest.raises(BadData, match="no 'images'"):
+        READERS["miniimagenet_pickles"](tmp_path)
+
+
+def test_class_names_that_are_no_texts(tmp_path):
+    cifar(tmp_path, "cifar100_python")
+    (tmp_path / "meta").write_bytes(TUPLES + b"}U\x10fine_label_names](" + b"h\x28" * 100 + b"es.")
+    with pytest.raises(BadData, match="0 class names instead of 100"):
+        READERS["cifar100_python"](tmp_path)
+
+
 # --- what is wrong with a file gives one line ---
 
 
@@ -509,7 +562,7 @@ BAD_FILES = {
     "pickle: labels as text": (of_hundred, pickled(fine_labels=list("abcdef")), "whole numbers"),
     "pickle: labels as floats": (of_hundred, pickled(fine_labels=[0.5] * 6), "whole numbers"),
     "pickle: label -1": (of_hundred, pickled(fine_labels=[-1, *FINE[1:]]), "from -1 to 99"),
-    "pickle: label 2¹⁰⁰": (of_hundred, pickled(fine_labels=[2**100] * 6), "0 to 99"),
+    "pickle: label 2¹⁰⁰": (of_hundred, pickled(fine_labels=[2**100] * 6), "beyond all bounds, .* 0 to 99"),
     "pickle: label 10 of CIFAR-10": (of_ten, pickled(fine_labels=None, labels=[10] * 6), "0 to 9;"),
     "pickle: array of objects": (of_hundred, pickled(data=np.array([[{}]])), "not of numbers"),
     "pickle: array of text": (of_hundred, pickled(data=np.array(["a"])), "not of numbers"),
@@ -568,6 +621,23 @@ def test_damaged_mat(tmp_path, spoil):
     with pytest.raises(BadData, match="damaged, or not a MATLAB file of version 5; fetch") as caught:
         read_mat(path)
     one_line(caught.value, path)
+
+
+def test_mat_that_inflates_to_more_than_svhn_has(tmp_path, monkeypatch):
+    path = tmp_path / "a.mat"
+    mat(path)
+    monkeypatch.setattr(svhn_module, "MOST_BYTES", DIGITS.size - 1)
+    with pytest.raises(BadData, match="says that it holds far more than SVHN") as caught:
+        read_mat(path)
+    one_line(caught.value, path)
+
+
+def test_mat_is_read_in_bounded_memory(tmp_path, monkeypatch):
+    path = tmp_path / "a.mat"
+    mat(path)
+    monkeypatch.setattr(svhn_module, "MOST_MEMORY", 1_000_000)
+    with pytest.raises(BadData, match="damaged, or not a MATLAB file"):
+        read_mat(path)
 
 
 def test_mat_that_ends_the_process_that_reads_it(tmp_path, monkeypatch):
@@ -769,7 +839,7 @@ BAD_LAYOUTS = {
         (colors(images=["a.jpg"] * 200), "holds no 'images'"),
         (colors(images=np.zeros((200, 8, 8, 3))), "holds no 'images'"),
         (colors(images=pixels(200, 3, 8, 8)), "holds no 'images'"),
-        (colors(images=[pixels(8, 8)] * 200), "holds no 'images'"),
+        (colors(images=list(pixels(200, 8, 8))), "holds no 'images'"),
         (colors(labels=[0] * 199), "no 'labels' of 200 whole numbers"),
         (colors(labels=[100] * 200), "from 100 to 100, but 100 classes"),
         (colors(labels=[n % 50 for n in range(200)]), "train.pkl: has 50 classes, MiniImageNet has 100"),

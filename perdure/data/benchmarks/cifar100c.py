@@ -4,6 +4,7 @@ It is a folder of one file for each corruption, such as fog.npy with (50000, 32,
 the order of CIFAR-100's own test file, at severity 1, then at severity 2, up to 5. labels.npy holds their classes.
 """
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -88,10 +89,16 @@ def _read_images(path: Path, severity: int, count: int) -> Tensor:
 
 
 def _load(path: Path) -> npt.NDArray[Any]:
+    """An array as it lies in its file. One byte of a header that is wrong can fail in any way at all."""
+    damaged = f"{path}: cannot be read as an array of numpy; unpack CIFAR-100-C.tar again"
     try:
-        found: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a header that Python 2 wrote
+            found: npt.NDArray[Any] = np.lib.format.open_memmap(path, mode="r")
     except FileNotFoundError:
         raise MissingFile(f"{path}: not there; unpack CIFAR-100-C.tar again") from None
-    except (OSError, ValueError, EOFError):
-        raise BadData(f"{path}: cannot be read as an array of numpy; unpack CIFAR-100-C.tar again") from None
+    except Exception:
+        raise BadData(damaged) from None
+    if not found.flags.c_contiguous or found.nbytes + found.offset != path.stat().st_size:  # type: ignore[attr-defined]
+        raise BadData(damaged)
     return found

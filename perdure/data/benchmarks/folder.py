@@ -1,25 +1,37 @@
 """`folder:PATH`: your own image files, with no code. One folder per task, in each one folder per class."""
 
+import hashlib
 import os
 import stat
 import unicodedata
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import torch
 
 from perdure.data.arrays import task_from, too_few
 from perdure.data.cache import Decoded, cached, fingerprint
-from perdure.data.images import SUFFIXES, list_folder, list_folders, list_images, read_images
+from perdure.data.images import (
+    LARGEST_SIZE,
+    SUFFIXES,
+    list_dead_links,
+    list_folder,
+    list_folders,
+    list_images,
+    read_images,
+)
 from perdure.data.paths import first_few, one_line, reading
 from perdure.data.tasks import check_shares, task_count
-from perdure.errors import BadData, MissingFile
-from perdure.schema import Count, Share
+from perdure.errors import BadData, MissingFile, expanded
+from perdure.schema import Limits, Share
 from perdure.types import Stream, Task
 
+Size = Annotated[int, Limits(ge=1, le=LARGEST_SIZE)]
 LAYOUT = "FOLDER/task/class/image.jpg"
 FORM = f"put images as {LAYOUT}, a folder per task and in it one per class"
 
@@ -53,6 +65,7 @@ class FolderContent:
     path: Path
     tasks: tuple[TaskFolder, ...]
     ignored: tuple[str, ...]  # files that do not end like an image
+    dead: tuple[str, ...]  # links that lead nowhere
 
     def files(self, tasks: int | None = None) -> list[Path]:
         """All image files of the first tasks in the order in which they are read."""
@@ -65,7 +78,7 @@ def folder(
     path: str | Path,
     seed: int,
     tasks: int | None = None,
-    size: Count = 64,  # pixels: each image becomes size × size, once
+    size: Size = 64,  # pixels: each image becomes size × size, once
     valid_share: Share = 0.1,  # of every class's training images, to validate with; at least one
     test_share: Share = 0.2,  # of every class, where a task has no test folder; at least one
     skip_unreadable: bool = False,  # leave out images that cannot be read, and list them
@@ -103,17 +116,21 @@ def folder(
         notes["unreadable"] = f"{len(unreadable)} left out: {', '.join(unreadable)}"
     if found.ignored:
         notes["ignored"] = f"{len(found.ignored)} files that do not end like an image: {first_few(found.ignored)}"
+    if found.dead:
+        notes["links"] = f"{len(found.dead)} that lead nowhere were left out: {first_few(found.dead)}"
+    if copies := decoded.facts["copies"]:
+        notes["copies"] = f"{len(copies)} image files are in more than one class: {first_few(copies)}"
     return Stream("folder", made, notes, decoded.facts["fingerprint"])
 
 
 def scan_folder(path: Path) -> FolderContent:
     """What is where. All mistakes of a kind are named in one error."""
-    path = Path(path).expanduser()
+    path = expanded(path)
     scan = _Scan(path, _task_folders(path))
     for kind, places in scan.mistakes.items():
         if places:
             raise BadData(f"{_text(path)}: {kind} {first_few(places)}; {MISTAKES[kind]}")
-    return FolderContent(path, tuple(scan.tasks), tuple(scan.ignored))
+    return FolderContent(path, tuple(scan.tasks), tuple(scan.ignored), tuple(scan.dead))
 
 
 def read_folder(found: FolderContent, size: int, *, tasks: int | None = None, skip_unreadable: bool = False) -> Decoded:
@@ -121,7 +138,8 @@ def read_folder(found: FolderContent, size: int, *, tasks: int | None = None, sk
 
     Tensors: `x` (n, 3, size, size) uint8 and `y` (n,) int64, the class within the task. Facts: `tasks`, each with
     `name`, `classes`, and the rows [first, stop] of `train` and of `test` (or none); `unreadable` files left out;
-    a `fingerprint` of all that changes numbers, which names and places do not.
+    `copies`, files that are in two classes or more; a `fingerprint` of all that changes numbers, which names and places
+    do not.
     """
     chosen = found.tasks[:tasks]
     groups = [group for task in chosen for group in (task.train, task.test or ())]  # two per task
@@ -138,9 +156,32 @@ def read_folder(found: FolderContent, size: int, *, tasks: int | None = None, sk
     facts = {
         "tasks": about,
         "unreadable": [_below(file, found.path) for file in unreadable],
+        "copies": _copies(found, tasks),
         "fingerprint": fingerprint([x, y, torch.tensor(spans[::2])]),  # rows between those to train on test
     }
     return Decoded({"x": x, "y": y}, facts)
+
+
+def _copies(found: FolderContent, tasks: int | None) -> list[str]:
+    """Files that are, byte by byte, in more than one class: whatever is learned of one is wrong for the other."""
+    owners = {
+        file: (number, label)
+        for number, task in enumerate(found.tasks[:tasks])
+        for part in (task.train, task.test or ())
+        for label, files in enumerate(part)
+        for file in files
+    }
+    alike: dict[int, list[Path]] = {}
+    for file in owners:
+        with suppress(OSError):
+            alike.setdefault(file.stat().st_size, []).append(file)
+    by_content: dict[bytes, list[Path]] = {}
+    for files in alike.values():
+        for file in files if len(files) > 1 else ():
+            with suppress(OSError), file.open("rb") as content:
+                by_content.setdefault(hashlib.file_digest(content, "sha256").digest(), []).append(file)
+    several = [files for files in by_content.values() if len({owners[file] for file in files}) > 1]
+    return [" = ".join(_below(file, found.path) for file in files[:3]) for files in several]
 
 
 def make_tasks(decoded: Decoded, *, seed: int, valid_share: float, test_share: float) -> list[Task]:
@@ -190,6 +231,7 @@ class _Scan:
         self.path = path
         self.mistakes: dict[str, list[str]] = {kind: [] for kind in MISTAKES}
         self.ignored: list[str] = []
+        self.dead: list[str] = []
         self._outside_of_classes(path)
         self.tasks = [self._task(folder) for folder in folders]
 
@@ -230,6 +272,7 @@ class _Scan:
                 self._mistake("folders inside class folders:", folder)
             elif not images:
                 self._mistake("no images in", folder)
+            self._dead_links(folder)
             known = set(images)
             self.ignored += [
                 _below(file, self.path) for file in list_folder(folder, os.DirEntry.is_file) if file not in known
@@ -242,6 +285,10 @@ class _Scan:
     def _outside_of_classes(self, place: Path) -> None:
         for image in list_images(place):
             self._mistake("images outside of class folders:", image)
+        self._dead_links(place)
+
+    def _dead_links(self, place: Path) -> None:
+        self.dead += [_below(link, self.path) for link in list_dead_links(place)]
 
     def _mistake(self, kind: str, place: Path) -> None:
         self.mistakes[kind].append(_below(place, self.path))

@@ -88,8 +88,8 @@ def _names_in_pickle(path: Path, key: str, count: int) -> tuple[str, ...] | None
         given = read_pickle(path).get(key)
     except MissingFile:
         return None
-    names = given if isinstance(given, list) else []
-    return _check_names(path, [n.decode("utf-8", "replace") if isinstance(n, bytes) else str(n) for n in names], count)
+    names = [name for name in given if isinstance(name, str | bytes)] if isinstance(given, list) else []
+    return _check_names(path, [n.decode("utf-8", "replace") if isinstance(n, bytes) else n for n in names], count)
 
 
 def _check_names(path: Path, names: Sequence[str], count: int) -> tuple[str, ...]:

@@ -74,10 +74,11 @@ def read_bytes(path: Path) -> bytes:
 
 def check_labels(path: Path, labels: npt.NDArray[Any], classes: int) -> Labels:
     """The labels as int64, if they are 0 to classes − 1; they may be of any size before."""
-    low, high = labels.min(), labels.max()
+    low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= classes:
         allowed = f"{classes} classes allow 0 to {classes - 1}"
-        raise BadData(f"{path}: labels reach from {low} to {high}, but {allowed}; {UNPACK_AGAIN}")
+        reach = f"labels reach from {low} to {high}" if max(-low, high) < 2**64 else "labels are beyond all bounds"
+        raise BadData(f"{path}: {reach}, but {allowed}; {UNPACK_AGAIN}")
     return labels.astype(np.int64)
 
 

@@ -21,7 +21,7 @@ from perdure.data.readers.common import (
 from perdure.data.readers.pickles import pickled_labels, read_pickle
 from perdure.errors import BadData, MissingFile
 
-CLASSES, SIDE = 100, 84
+CLASSES, IMAGES, SIDE = 100, 60_000, 84
 _WNID = "n[0-9]{8}"
 _SIXTHS = "ours: of each class the first five sixths of the files by name train, the others test"
 
@@ -82,7 +82,9 @@ def _read_pickle(path: Path) -> LabeledImages:
     found = read_pickle(path)
     given = found.get("images")
     wanted = f"{path}: holds no 'images' of n × {SIDE} × {SIDE} × 3 bytes; {UNPACK_AGAIN}"
-    if not isinstance(given, np.ndarray | list) or len(given) == 0:
+    if isinstance(given, np.ndarray):
+        given = given if given.ndim == 4 and given.size else None
+    if not isinstance(given, np.ndarray | list) or not 0 < len(given) <= IMAGES:
         raise BadData(wanted)
     images = np.empty((len(given), 3, SIDE, SIDE), np.uint8)
     for row, image in enumerate(given):

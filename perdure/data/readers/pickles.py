@@ -13,6 +13,9 @@ import numpy.typing as npt
 from perdure.data.readers.common import UNPACK_AGAIN, Labels, check_labels, read_bytes
 from perdure.errors import BadData
 
+MOST_OPCODES = 5_000_000  # some eighty for each of MiniImageNet's 60 000 images
+MOST_KEYS = 1000
+
 
 def read_pickle(path: Path) -> dict[str, Any]:
     """A pickled dictionary of arrays of numbers, lists of those, texts and numbers.
@@ -21,11 +24,10 @@ def read_pickle(path: Path) -> dict[str, Any]:
     """
     packed = read_bytes(path)
     try:
-        # In C, five bytes can ask for gigabytes of memo, or for an array of any length: this reads as far as there is.
-        for opcode, argument, _ in pickletools.genops(_Opcodes(packed)):
-            if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument or 0) > len(packed):
-                raise _Refused("asks for more memory than its arrays need")
+        _check_opcodes(packed)
         found = _Unpickler(BytesIO(packed), encoding="bytes").load()
+        if isinstance(found, dict) and sum(map(_size, found.values())) > len(packed):
+            raise _Refused("holds the same array many times over")  # a list of two bytes for each could ask for all
     except _Refused as refusal:
         raise BadData(f"{path}: refused, for the pickle {refusal}; use the file of the official archive") from None
     except Exception as error:  # a damaged pickle can fail in any way at all
@@ -47,6 +49,45 @@ def pickled_labels(path: Path, found: dict[str, Any], key: str, count: int, clas
 
 class _Refused(pickle.UnpicklingError):
     pass
+
+
+def _check_opcodes(packed: bytes) -> None:
+    """Before anything is made: what a pickle would make is bounded by its own size, and so is the time that takes.
+
+    In C, five bytes can ask for gigabytes of memo, or for an array of any length: genops reads as far as there is.
+    Keys are few and no tuples, since many that collide take for ever, and so does one tuple that holds the same tuple
+    twice, which holds the same tuple twice, and so on.
+    """
+    stack: list[str] = []  # for each object the opcode that made it
+    memo: dict[int, str] = {}
+    marks: list[int] = []
+    keys = 0
+    for number, (opcode, argument, _) in enumerate(pickletools.genops(_Opcodes(packed))):
+        name, pushed = opcode.name, opcode.name
+        if name not in _OPCODES or number == MOST_OPCODES:
+            raise _Refused(f"is made of {name}, which arrays never need" if number < MOST_OPCODES else "has no end")
+        if name == "MARK":
+            marks.append(len(stack))
+            continue
+        if name in ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"):
+            slot = len(memo) if name == "MEMOIZE" else int(argument or 0)
+            if slot > len(packed):
+                raise _Refused("asks for more memory than its arrays need")
+            memo[slot] = stack[-1]
+            continue
+        if name in ("GET", "BINGET", "LONG_BINGET"):
+            pushed = memo[int(argument or 0)]
+        if name == "BUILD":
+            pushed = stack[-2]
+        marked = pickletools.markobject in opcode.stack_before
+        taken = stack[(first := marks.pop()) :] if marked else stack[-2:]
+        if name in ("DICT", "SETITEM", "SETITEMS"):
+            keys += len(taken) // 2
+            if keys > MOST_KEYS or any("TUPLE" in key for key in taken[::2]):
+                raise _Refused("has keys that are no names")
+        below = opcode.stack_before.index(pickletools.markobject) if marked else len(opcode.stack_before)
+        del stack[(first if marked else len(stack)) - below :]
+        stack += [pushed] * len(opcode.stack_after)
 
 
 class _Opcodes(BytesIO):
@@ -79,7 +120,8 @@ class _DType:
             raise _Refused(f"holds an array of {ascii(self.code)[:20]}, not of numbers")
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.order = {">": ">", "<": "<"}.get(_text(state[1]), "=")
+        order = _text(state[1])
+        self.order = order if order in (">", "<") else "="
 
     def decode(self, content: bytes) -> npt.NDArray[Any]:
         return np.frombuffer(content, np.dtype(self.order + self.code))
@@ -108,7 +150,7 @@ def _scalar(dtype: _DType, content: bytes) -> Any:
 
 def _encode(text: str, encoding: str) -> bytes:
     if encoding != "latin1":  # the one in which Python 3 writes bytes for Python 2
-        raise _Refused(f"asks for the encoding {ascii(encoding)[:20]}, which images never need")
+        raise _Refused("asks for an encoding that images never need")
     return text.encode("latin1")
 
 
@@ -123,9 +165,27 @@ def _arrays(value: Any) -> Any:
     return value.array if isinstance(value, _Array) else value
 
 
+def _size(value: Any) -> int:
+    """Bytes of the arrays that `_arrays` gives."""
+    parts = value if isinstance(value, list) else [value]
+    return sum(part.array.nbytes for part in parts if isinstance(part, _Array))
+
+
 def _text(value: str | bytes) -> str:
     return value.decode("latin1") if isinstance(value, bytes) else value
 
+
+# Those that Python 2 and 3 write for dictionaries, lists, texts, numbers and arrays.
+_OPCODES = frozenset(
+    """
+    PROTO FRAME STOP MARK GLOBAL STACK_GLOBAL REDUCE BUILD
+    NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG LONG1 FLOAT BINFLOAT
+    STRING BINSTRING SHORT_BINSTRING UNICODE BINUNICODE SHORT_BINUNICODE BINUNICODE8
+    BINBYTES SHORT_BINBYTES BINBYTES8 BYTEARRAY8
+    LIST EMPTY_LIST APPEND APPENDS TUPLE EMPTY_TUPLE TUPLE1 TUPLE2 TUPLE3 DICT EMPTY_DICT SETITEM SETITEMS
+    PUT BINPUT LONG_BINPUT MEMOIZE GET BINGET LONG_BINGET
+    """.split()  # noqa: SIM905 — a list of fifty strings reads worse
+)
 
 _ADMITTED: dict[tuple[str, str], object] = {
     ("numpy", "ndarray"): None,  # named as the type to make, which is never another

@@ -1,5 +1,6 @@
 """SVHN's cropped digits, two .mat files; needs the extra `svhn`."""
 
+import os
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -13,8 +14,22 @@ import numpy.typing as npt
 from perdure.data.readers.common import FETCH_AGAIN, ImageArrays, LabeledImages, image_arrays, open_file
 from perdure.errors import BadData, PerdureError, install_hint
 
+MOST_BYTES = 100_000 * 3072  # of X; SVHN has 73 257 images to train on
+MOST_MEMORY = 4 * 10**9  # bytes of addresses for the process that reads: several times what X may have
+_TOO_MUCH = 3
+
+# The headers say how much a file inflates to; the limit is for those that lie, where the system knows such limits.
 _LOAD = """
-import sys, numpy, scipy.io
+import math, sys, numpy, scipy.io
+most_bytes, most_memory, too_much = map(int, sys.argv[2:])
+try:
+    import resource
+    resource.setrlimit(resource.RLIMIT_AS, (most_memory, resource.getrlimit(resource.RLIMIT_AS)[1]))
+except (ImportError, ValueError, OSError):
+    pass
+for name, shape, _ in scipy.io.whosmat(sys.argv[1], appendmat=False):
+    if name in ("X", "y") and math.prod(map(int, shape)) > most_bytes:
+        sys.exit(too_much)
 found = scipy.io.loadmat(sys.argv[1], variable_names=("X", "y"), appendmat=False)
 numpy.savez(sys.stdout.buffer, **{name: array for name, array in found.items() if name in ("X", "y")})
 """
@@ -51,7 +66,14 @@ def _load(path: Path) -> dict[str, npt.NDArray[Any]]:
         raise PerdureError(f"SVHN's .mat files need scipy: {install_hint('svhn')}")
     with open_file(path) as file:
         file.read(1)
-    done = subprocess.run([sys.executable, "-P", "-W", "ignore", "-c", _LOAD, path.absolute()], capture_output=True)
+    limits = (MOST_BYTES, MOST_MEMORY, _TOO_MUCH)
+    done = subprocess.run(
+        [sys.executable, "-P", "-W", "ignore", "-c", _LOAD, path.absolute(), *map(str, limits)],
+        capture_output=True,
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},  # threads take addresses
+    )
+    if done.returncode == _TOO_MUCH:
+        raise BadData(f"{path}: says that it holds far more than SVHN does; {FETCH_AGAIN}")
     try:
         if done.returncode == 0:
             with np.load(BytesIO(done.stdout), allow_pickle=False) as arrays:

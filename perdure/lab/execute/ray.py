@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 import perdure
-from perdure.errors import PerdureError, WrongValue, install_hint
+from perdure.errors import PerdureError, WrongValue, expanded, install_hint
 from perdure.lab.execute.job import Event, Job, JobStates, Kind, Send, run_job
 from perdure.lab.store import write
 
@@ -312,7 +312,7 @@ def check_address(address: str) -> None:
 
 
 def _absolute(path: str) -> str:
-    return str(Path(path).expanduser().absolute())
+    return str(expanded(path).absolute())
 
 
 def _line(error: BaseException, which: int = 0) -> str:

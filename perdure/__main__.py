@@ -1,0 +1,17 @@
+"""The command `perdure`, also as `python -m perdure`."""
+
+import sys
+
+
+def main() -> None:
+    """The command line. To import what it needs takes a moment, in which Ctrl-C is no error, either."""
+    try:
+        from perdure.cli.main import main as command_line
+    except KeyboardInterrupt:
+        print("perdure: interrupted", file=sys.stderr)
+        sys.exit(130)
+    command_line()
+
+
+if __name__ == "__main__":
+    main()

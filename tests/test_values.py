@@ -1,0 +1,97 @@
+"""Odd values: each is refused in one line that can be read, at once, before anything is trained."""
+
+import pytest
+
+from perdure.errors import WrongValue
+from perdure.lab.outlier_spec import outlier_specs
+from perdure.lab.probe_run import probe_spec
+from perdure.lab.search import make_search
+from perdure.lab.spec import spec
+
+LONG = "9" * 400
+
+
+def of_method(name, value):
+    return spec("rcl", "synthetic", values={name: value})
+
+
+def of_plan(name, value):
+    return spec("finetune", "synthetic", plan={name: value})
+
+
+def of_folder(name, value):
+    return spec("finetune", "folder:pets", settings={name: value})
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "value"),
+    [
+        (of_method, "threshold", "1.2.3/4"),
+        (of_method, "radius", "./255"),
+        (of_method, "radius", f"1/{LONG}"),
+        (of_method, "radius", f"{LONG}/1"),
+        (of_method, "radius", "1/0"),
+        (of_method, "radius", 1e300),
+        (of_method, "budget", f"{LONG}GB"),
+        (of_method, "budget", LONG),
+        pytest.param(of_method, "budget", 10**5000, id="long"),
+        (of_method, "samples", LONG),
+        (of_plan, "momentum", "2"),
+        (of_plan, "momentum", 1),
+        *((of_plan, "rate", value) for value in ("1e400", "inf", "-inf", "nan", "1e308", LONG, 10**400)),
+        (of_plan, "epochs", LONG),
+        (of_folder, "size", "100000"),
+        (of_folder, "size", "1.5"),
+    ],
+)
+def test_wrong_number(make, name, value):
+    with pytest.raises(WrongValue, match=f"{name}=.* is (not allowed|too large); {name} takes ") as caught:
+        make(name, value)
+    assert len(str(caught.value)) < 250
+    assert str(caught.value).isprintable()
+
+
+def test_right_numbers():
+    made = spec("rcl", "synthetic", values={"radius": "51/255", "budget": "1.5MB"}, plan={"momentum": "0.99"})
+    assert (made.values["radius"], made.values["budget"], made.plan.momentum) == (0.2, 1_500_000, 0.99)
+
+
+@pytest.mark.parametrize("tasks", ["1-2000000000", LONG, f"1-{LONG}", "1-10001", "0"])
+def test_outliers_in_tasks_that_no_stream_has(tasks):
+    with pytest.raises(WrongValue, match="tasks are counted from 1 to at most 10000") as caught:
+        outlier_specs(f"labels:0.2@{tasks}")
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "fgsm(strengths=1e300)",
+        "fgsm(strengths=1e30 norm=l2)",
+        "fgsm(strengths=20000 space=normalized)",
+        "fgsm(strengths=2)",
+        "over-time(strength=1e300)",
+        "flatness(radius=1e300)",
+        "landscape(points=999999999999)",
+        "plane(points=99999)",
+        f"pgd(steps={LONG})",
+    ],
+)
+def test_probes_of_values_beyond_all_bounds(text):
+    with pytest.raises(WrongValue, match=r"is not allowed|is too large") as caught:
+        probe_spec(text)
+    assert len(str(caught.value)) < 250
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63, 1.5, pytest.param(10**5000, id="long")])
+def test_seeds(seed):
+    with pytest.raises(WrongValue, match=r"seed=.* is not allowed; use a whole number"):
+        spec("finetune", "synthetic", seed=seed)
+    with pytest.raises(WrongValue, match=r"seed=.* is not allowed; use a whole number"):
+        make_search("finetune", "synthetic", ["plan.rate=0.01..0.1"], [1, seed])
+
+
+def test_a_folder_whose_name_is_not_utf8():
+    with pytest.raises(WrongValue, match=r"'folder:own\\udcfd': a name that is not UTF-8") as caught:
+        spec("finetune", "folder:own\udcfd")
+    assert str(caught.value).isprintable()
