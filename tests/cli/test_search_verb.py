@@ -99,7 +99,7 @@ def test_a_gpu_does_one_run_at_a_time(
     ("words", "message"),
     [
         (["--space", "threshold=0.5..0.9", "--seeds", "1,1"], "seeds 1, 1: name at least one, and each once"),
-        (["--space", "threshold=0.5..0.9", "--seeds", "a"], "write whole numbers with commas between"),
+        (["--space", "threshold=0.5..0.9", "--seeds", "a"], "write whole numbers with commas, e.g. 1,2,3"),
         (["--space", "threshold=0.5,nonsense"], "threshold=nonsense is not allowed"),
         (["--space", "threshold=0.5..0.9", "--on", "moon"], "use local, ray, auto or ray://HOST:PORT"),
     ],
