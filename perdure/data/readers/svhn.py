@@ -1,7 +1,6 @@
 """SVHN's cropped digits, two .mat files; needs the extra `svhn`."""
 
 import subprocess
-import sys
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy.typing as npt
 
 from perdure.data.readers.common import FETCH_AGAIN, ImageArrays, LabeledImages, image_arrays, open_file
 from perdure.errors import BadData, PerdureError, install_hint
+from perdure.processes import python, python_environment
 
 _LOAD = """
 import sys, numpy, scipy.io
@@ -51,7 +51,8 @@ def _load(path: Path) -> dict[str, npt.NDArray[Any]]:
         raise PerdureError(f"SVHN's .mat files need scipy: {install_hint('svhn')}")
     with open_file(path) as file:
         file.read(1)
-    done = subprocess.run([sys.executable, "-P", "-W", "ignore", "-c", _LOAD, path.absolute()], capture_output=True)
+    words = python("-W", "ignore", "-c", _LOAD, str(path.absolute()))
+    done = subprocess.run(words, env=python_environment(), capture_output=True)
     try:
         if done.returncode == 0:
             with np.load(BytesIO(done.stdout), allow_pickle=False) as arrays:
