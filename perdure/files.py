@@ -14,7 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-LARGEST_TEXT = 2**26  # bytes of a JSON or TOML file; records have some thousands
+LARGEST_TEXT = 2**26  # bytes of a JSON file; records have some thousands
+LARGEST_TOML = 2**18  # bytes; what people write has some thousands, and it is read slowly
+DOTS = 200  # on a line of TOML: the time for a key of dotted parts grows with the square of their number
 DEEPEST = 64  # tables and lists within each other; whoever walks through them calls itself for each
 
 
@@ -69,7 +71,7 @@ def read_json_lines(path: Path) -> list[Any]:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    return parse_toml(read_bytes(path))
+    return parse_toml(read_bytes(path, LARGEST_TOML))
 
 
 def parse_json(content: bytes, *, finite: bool = True) -> Any:
@@ -86,6 +88,8 @@ def parse_json(content: bytes, *, finite: bool = True) -> Any:
 
 
 def parse_toml(content: bytes) -> dict[str, Any]:
+    if any(line.count(b".") > DOTS for line in content.splitlines()):
+        raise ValueError("nested too deeply")
     try:
         found = tomllib.loads(content.decode())
     except RecursionError:
