@@ -22,7 +22,7 @@ from perdure.lab.spec import spec
 from perdure.lab.study_file import read
 from perdure.train.callbacks import Callback
 
-ASKED = spec("gpm", "synthetic", network="mlp", tasks=2, plan={"epochs": 2})
+ASKED = spec("gpm", "synthetic", network="mlp", tasks=2, plan={"epochs": 2, "keep": "best", "momentum": 0.5})
 GOOD, BAD = "aaaa000000000001", "bbbb000000000002"
 DEEP = 100_000
 
@@ -288,14 +288,14 @@ def forge(path: Path, change: Any) -> None:
     safetensors.torch.save_file(tensors, path, metadata)
 
 
-def _cut_weight(_facts: Any, tensors: Any) -> None:
-    name = next(name for name in tensors if name.endswith("fc1.weight") and "/" not in name)
-    tensors[name] = tensors[name][:3].contiguous()
+def cut(begin: str) -> Any:
+    """Leave one row of a weight."""
 
+    def change(_facts: Any, tensors: Any) -> None:
+        name = next(name for name in tensors if name.startswith(begin) and name.endswith("weight"))
+        tensors[name] = tensors[name][:1].contiguous()
 
-def _cut_best(_facts: Any, tensors: Any) -> None:
-    name = next(name for name in tensors if name.startswith("best_weights/"))
-    tensors[name] = tensors[name][:1].contiguous()
+    return change
 
 
 FORGED: dict[str, Any] = {
@@ -303,8 +303,9 @@ FORGED: dict[str, Any] = {
     "nine rows": lambda facts, _: facts.update(matrix=[[1.0] * (row + 1) for row in range(9)], fit_state=None),
     "nine rows within a lesson": lambda facts, _: facts.update(matrix=[[1.0] * (row + 1) for row in range(9)]),
     "another lesson": lambda facts, _: facts["fit_state"].update(lesson=7),
-    "weights of another shape": _cut_weight,
-    "best weights of another shape": _cut_best,
+    "weights of another shape": cut("net.backbone"),
+    "best weights of another shape": cut("best_weights/"),
+    "momentum of another shape": cut("momentum/"),
     "no best weights": lambda _, tensors: [tensors.pop(n) for n in list(tensors) if n.startswith("best_weights/")],
     "no generator": lambda facts, tensors: (tensors.pop("generators/cpu"), facts["fit_state"].update(batches=1)),
     "what the method does not declare": lambda facts, _: facts["remembered"].update(forward="x"),
