@@ -29,7 +29,7 @@ print(json.dumps({"seconds": seconds, "peak": peak() - before, "held": held / 2*
 
 def load(root: str, cache: str) -> dict[str, float | str]:
     done = subprocess.run(
-        [sys.executable, "-c", LOAD, root],
+        [sys.executable, "-P", "-c", LOAD, root],
         env={**os.environ, "PERDURE_CACHE": cache},
         check=True,
         stdout=subprocess.PIPE,

@@ -2,13 +2,17 @@
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
 from perdure.errors import UnknownName, WrongValue
 from perdure.lab.index import RunSummary, find_run, is_run, read_finished, read_summary
+from perdure.lab.saved import Budget
 from perdure.lab.store import read_probes
 from perdure.registry import Entry, OwnEntry, benchmarks, methods, networks, own_name, probes
 from perdure.report.table import Cell, Table, names, table
@@ -97,16 +101,16 @@ def run_tables(record: dict[str, Any]) -> list[Table]:
     data = [(name, str(text)) for name, text in record["data"].items() if text and name != "fingerprint"]
     memory = record["memory_bytes"] or {"nothing besides the network": 0}
     rows: list[tuple[str, str]] = [(kind, f"{size / 1e6:,.2f} MB") for kind, size in memory.items()]
-    if budget := record["facts"].get("budget"):
-        rows.append(("budget", _budget(budget)))
+    with suppress(ValidationError):  # most have none
+        rows.append(("budget", _budget(Budget.model_validate(record["facts"].get("budget")))))
     rows += [("warning", text) for text in record["cautions"]]
     return [matrix(record), comparison([record]), _table("data", data), _table("memory", rows)]
 
 
-def _budget(spent: Mapping[str, Any]) -> str:
+def _budget(spent: Budget) -> str:
     """What was allowed, and what it costs: how much of the last task's energy each layer's basis holds."""
-    shares = ", ".join(f"{layer} {100 * share:.1f}" for layer, share in spent["protected"].items())
-    allowed, wanted = f"{spent['bytes'] / 1e6:,.2f} MB, in {spent['precision']}", f"wanted: {100 * spent['wanted']:.1f}"
+    shares = ", ".join(f"{layer} {100 * share:.1f}" for layer, share in spent.protected.items())
+    allowed, wanted = f"{spent.bytes / 1e6:,.2f} MB, in {spent.precision}", f"wanted: {100 * spent.wanted:.1f}"
     return f"{allowed}; of the last task's energy it protects, in %: {shares} ({wanted})"
 
 

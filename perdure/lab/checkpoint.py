@@ -5,10 +5,11 @@ have without the break.
 """
 
 import json
+import re
 import signal
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,8 +21,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from perdure import files
 from perdure.errors import CorruptFile, Interrupted, PerdureError
-from perdure.lab.store import atomic_write, set_aside
+from perdure.lab.saved import CheckpointHeader, SavedEpochs, check
+from perdure.lab.store import LARGEST, atomic_write, why
 from perdure.methods.method import Method
 from perdure.train.callbacks import Callback, StepContext
 from perdure.train.evaluate import RunningScore, Score
@@ -41,6 +44,8 @@ KEPT = 2  # checkpoints: should the latest be damaged, there is the one before
 class Checkpoint:
     """What a file holds."""
 
+    path: Path
+    plan: Plan
     state: dict[str, Tensor]  # of the method
     remembered: dict[str, Any]
     learned: Learned
@@ -48,17 +53,56 @@ class Checkpoint:
     threads: int
 
     def restore(self, method: Method) -> None:
-        """Load it into a fresh method that was built alike."""
+        """Load it into a fresh method that was built alike. Raises CorruptFile if it is of another: the method is then
+        neither fresh nor restored."""
         device = next(method.parameters()).device
-        method.load_state_dict(self.state)
-        for name, value in self.remembered.items():
-            setattr(method, name, tuple(value) if isinstance(value, list) else value)
+        try:
+            method.load_state_dict(self.state)
+            self._remind(method)
+            self._check_heads(method)
+            if self.fit_state is not None:
+                _check_fit(self.fit_state, self.plan, method.trainable())
+        except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+            reason = " ".join(str(error).split())[:100]
+            raise CorruptFile(f"{self.path}: does not fit its run ({reason})", self.path) from None
         method.to(device)
         if (fit := self.fit_state) is not None:
             fit.best_weights = {name: tensor.to(device) for name, tensor in fit.best_weights.items()}
             for kind, found in fit.optimizer.items():
                 if kind != "steps":  # counts stay where reading them waits for no queue
                     fit.optimizer[kind] = {name: tensor.to(device) for name, tensor in found.items()}
+
+    def _remind(self, method: Method) -> None:
+        """Set what the method declares, and nothing else, to values of the kind it had."""
+        for name, value in self.remembered.items():
+            if name not in method.state_attributes or not _alike(getattr(method, name), value):
+                raise ValueError(f"remembered {name}")
+            setattr(method, name, tuple(value) if isinstance(value, list) else value)
+
+    def _check_heads(self, method: Method) -> None:
+        """There is one for each task that was tested, and within a lesson more."""
+        heads, tested = len(method.net.heads), len(self.learned.matrix[-1]) if self.learned.matrix else 0
+        if heads <= tested if self.fit_state is not None else heads != tested:
+            raise ValueError(f"{heads} heads, {tested} tasks tested")
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Whether two plain values are of one kind, as far as that can be told: None may become anything, and back."""
+    kinds = (int | float, str, list | tuple, dict)
+    return other is None or all(isinstance(other, kind) for kind in kinds if isinstance(one, kind))
+
+
+def _check_fit(fit: FitState, plan: Plan, weights: Mapping[str, Tensor]) -> None:
+    """Whether a lesson with these weights can go on."""
+    best = weights if plan.keep == "best" else {}
+    remembered = [(found, name) for kind, found in fit.optimizer.items() if kind != "steps" for name in found]
+    for found, name in [*((fit.best_weights, name) for name in best), *remembered]:
+        if name in weights and (found[name].shape, found[name].dtype) != (weights[name].shape, weights[name].dtype):
+            raise ValueError(f"shape of {name}")
+    for count in fit.optimizer.get("steps", {}).values():
+        count.item()
+    if fit.batches:
+        torch.Generator().set_state(fit.generators["cpu"])
 
 
 def save(path: Path, digest: str, method: Method, learned: Learned, fit_state: FitState | None = None) -> None:
@@ -101,23 +145,34 @@ def save(path: Path, digest: str, method: Method, learned: Learned, fit_state: F
 def load(path: Path, plan: Plan, digest: str | None = None) -> Checkpoint:
     """Read a file back, checked to the last bit, and whether it is of the run with this digest."""
     try:
+        files.check_plain(path, LARGEST)
         with safe_open(path, framework="pt") as file:
-            check, _, header = (file.metadata() or {})[KEY].partition(" ")
-            facts = json.loads(header)
-            if facts["schema"] > SCHEMA:
-                raise PerdureError(f"{path}: written by a newer perdure (schema {facts['schema']}); update to read it")
+            facts = _header(path, file.metadata())
             found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 — not a dictionary
-        intact = check == f"{zlib.crc32(header.encode()):08x}"
-        if not intact or {name: _sum(tensor) for name, tensor in found.items()} != facts["sums"]:
+        if {name: _sum(tensor) for name, tensor in found.items()} != facts["sums"]:
             raise CorruptFile(f"{path}: damaged, its checksums are wrong", path)
         if digest is not None and facts["digest"] != digest:
-            raise CorruptFile(f"{path}: of another run ({facts['digest']})", path)
-        return _checkpoint(found, facts, plan)
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CorruptFile(f"{path}: of another run", path)
+        return _checkpoint(path, found, facts, plan)
+    except OSError as error:
+        raise CorruptFile(f"{path}: cannot be read ({why(error)})", path) from None
+    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptFile(f"{path}: not a readable checkpoint ({type(error).__name__})", path) from None
 
 
-def _checkpoint(found: dict[str, Tensor], facts: dict[str, Any], plan: Plan) -> Checkpoint:
+def _header(path: Path, metadata: dict[str, str] | None) -> dict[str, Any]:
+    """What a checkpoint says besides its tensors."""
+    checksum, _, header = (metadata or {})[KEY].partition(" ")
+    facts: dict[str, Any] = files.parse_json(header.encode(), finite=False)  # the best loss so far may be infinite
+    if facts["schema"] > SCHEMA:
+        raise PerdureError(f"{path}: written by a newer perdure (schema {facts['schema']}); update to read it")
+    if checksum != f"{zlib.crc32(header.encode()):08x}":
+        raise CorruptFile(f"{path}: damaged, its checksums are wrong", path)
+    check(CheckpointHeader, facts, path, "a checkpoint")
+    return facts
+
+
+def _checkpoint(path: Path, found: dict[str, Tensor], facts: dict[str, Any], plan: Plan) -> Checkpoint:
     groups: dict[str, dict[str, Tensor]] = {METHOD: {}, **{name: {} for name in (*TENSORS, *OPTIMIZER)}}
     for key, tensor in found.items():
         group, _, name = key.partition("/")
@@ -128,20 +183,31 @@ def _checkpoint(found: dict[str, Tensor], facts: dict[str, Any], plan: Plan) -> 
     fit_state = None
     if (at := facts["fit_state"]) is not None:
         schedule = plan.schedule_for_lesson()
+        _check_schedule(asdict(schedule), at["schedule"])  # type: ignore[call-overload]
         set_state(schedule, at["schedule"])
         optimizer = {kind: groups.pop(kind) for kind in OPTIMIZER}
         history, running = [_epoch(epoch) for epoch in at["history"]], RunningScore(**at["running"])
         made = {"schedule": schedule, "optimizer": optimizer, "history": history, "running": running}
         fit_state = FitState(**{**at, **groups, **made})
-    return Checkpoint(state, facts["remembered"], learned, fit_state, facts["threads"])
+    return Checkpoint(path, plan, state, facts["remembered"], learned, fit_state, facts["threads"])
+
+
+def _check_schedule(known: dict[str, Any], given: dict[str, Any]) -> None:
+    if known.keys() != given.keys() or not all(_alike(known[name], given[name]) for name in known):
+        raise ValueError("of another schedule")
+    for name, inner in known.items():
+        if isinstance(inner, dict):
+            _check_schedule(inner, given[name])
 
 
 def read_epochs(path: Path) -> list[Epoch]:
     """The epochs of a finished run."""
     try:
-        return [_epoch(json.loads(line)) for line in path.read_text("utf-8").splitlines()]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CorruptFile(f"{path}: not readable ({type(error).__name__})", path) from None
+        epochs = files.read_json_lines(path)
+    except (OSError, ValueError) as error:
+        raise CorruptFile(f"{path}: not readable ({why(error)})", path) from None
+    check(SavedEpochs, {"epochs": epochs}, path, "the epochs of a run")
+    return [_epoch(epoch) for epoch in epochs]
 
 
 def _epoch(plain: dict[str, Any]) -> Epoch:
@@ -206,22 +272,18 @@ class Checkpointer(Callback):
                 signal.signal(caught, handler)
 
 
-def latest(folder: Path, plan: Plan, digest: str) -> tuple[Checkpoint | None, list[str]]:
-    """The newest checkpoint that is whole, and warnings about those that had to be set aside."""
-    warnings: list[str] = []
-    for _, path in reversed(_numbered(folder)):
-        try:
-            return load(path, plan, digest), warnings
-        except CorruptFile as error:
-            warnings.append(f"{error}; set aside as {set_aside(path).name}")
-    return None, warnings
+def newest_first(folder: Path) -> list[Path]:
+    """The checkpoints there are, whole or not."""
+    return [path for _, path in reversed(_numbered(folder))]
 
 
 def how_far(folder: Path) -> tuple[int, int] | None:
     """How many lessons, and of the next one how many epochs, the newest readable checkpoint has behind it."""
-    for _, path in reversed(_numbered(folder)):
-        with suppress(OSError, SafetensorError, ValueError, KeyError, TypeError), safe_open(path, "pt") as file:
-            facts = json.loads(file.metadata()[KEY].partition(" ")[2])
+    for path in newest_first(folder):
+        with suppress(OSError, SafetensorError, ValueError, KeyError, TypeError, PerdureError):
+            files.check_plain(path, LARGEST)
+            with safe_open(path, "pt") as file:
+                facts = _header(path, file.metadata())
             return len(facts["matrix"]), facts["fit_state"]["epoch"] if facts["fit_state"] else 0
     return None
 
@@ -229,13 +291,15 @@ def how_far(folder: Path) -> tuple[int, int] | None:
 def prune(folder: Path) -> None:
     """Remove all but the newest."""
     for _, old in _numbered(folder)[:-KEPT]:
-        old.unlink(missing_ok=True)
+        with suppress(OSError):  # gone, or a folder that somebody named so
+            old.unlink()
 
 
 def discard(folder: Path) -> None:
     """Remove the checkpoints of a run that is finished."""
     for _, path in _numbered(folder):
-        path.unlink(missing_ok=True)
+        with suppress(OSError):
+            path.unlink()
     with suppress(OSError):  # something that was set aside is left in it, or it was never made
         folder.rmdir()
 
@@ -243,7 +307,7 @@ def discard(folder: Path) -> None:
 def _numbered(folder: Path) -> list[tuple[int, Path]]:
     """The checkpoints there are, oldest first."""
     try:
-        found = [(int(path.stem), path) for path in folder.glob("*.safetensors") if path.stem.isdigit()]
+        found = [(int(path.stem), path) for path in folder.glob("*.safetensors") if re.fullmatch("[0-9]+", path.stem)]
     except OSError as error:
         raise PerdureError(f"{folder}: cannot be read ({error.strerror}); check that you may read it") from None
     return sorted(found)

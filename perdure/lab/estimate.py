@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -15,6 +14,7 @@ from perdure.errors import PerdureError
 from perdure.lab.build import build, open_clean, with_threads
 from perdure.lab.spec import RunSpec
 from perdure.methods.method import Method
+from perdure.processes import python, python_environment
 from perdure.train.callbacks import Callback, StepContext
 from perdure.train.evaluate import evaluate
 from perdure.train.fit import fit
@@ -91,7 +91,8 @@ def parallel_seconds(seconds: Sequence[float], jobs: int) -> float:
 def _start_seconds() -> float:
     """What it takes to start a process that can do a run."""
     started = time.perf_counter()
-    subprocess.run([sys.executable, "-c", "import perdure.lab.execute.job"], check=False, capture_output=True)
+    words = python("-c", "import perdure.lab.execute.job")
+    subprocess.run(words, env=python_environment(), check=False, capture_output=True)
     return time.perf_counter() - started
 
 

@@ -109,7 +109,8 @@ def to_parquet(table: Table) -> bytes:
     for name in _names(table):
         values = [row.get(name) for row in table]
         kinds = {type(value) for value in values if value is not None}
-        if len(kinds) > 1 and kinds != {int, float}:
+        too_large = any(isinstance(value, int) and abs(value) >= 2**63 for value in values)
+        if too_large or (len(kinds) > 1 and kinds != {int, float}):
             values = [value if isinstance(value, str | None) else json.dumps(value) for value in values]
         columns[name] = values
     arrow.parquet.write_table(arrow.table(columns), content)

@@ -8,7 +8,6 @@ import json
 import os
 import re
 import shutil
-import tomllib
 import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -16,12 +15,17 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
-from perdure import registry
+from pydantic import BaseModel, Field
+
+from perdure import files, registry
+from perdure.data.paths import one_line
 from perdure.errors import CorruptFile, PerdureError, UnknownName, WrongValue
 from perdure.lab import store
+from perdure.lab.saved import SavedFailure, SavedSpec
 
 INDEX = ".index.json"
-SCHEMA = [4, store.SCHEMA]  # of the index, and of the records that were read for it
+LARGEST_INDEX = 2**30  # bytes; ten thousand runs have three millions
+SCHEMA = [5, store.SCHEMA]  # of the index, and of the records that were read for it
 
 State = Literal["finished", "unfinished", "failed", "damaged", "newer"]
 STATES: tuple[State, ...] = get_args(State)
@@ -57,6 +61,13 @@ class FileStamp(NamedTuple):
     file: str
     mtime_ns: int
     size: int
+
+
+class IndexFile(BaseModel):
+    """What the index holds, besides its checksum."""
+
+    version: list[int] = Field(alias="schema")
+    runs: list[tuple[FileStamp, RunSummary]]
 
 
 Index = dict[str, tuple[FileStamp, RunSummary]]
@@ -151,6 +162,14 @@ def _stamp(place: str) -> FileStamp | None:
 
 
 def _read(root: Path, path: str, stamp: FileStamp) -> RunSummary:
+    """A run in a line, whatever its files hold; nothing in it breaks the line."""
+    row = _summary(root, path, stamp)
+    texts = {name: getattr(row, name) for name in ("method", "benchmark", "network", "problem", "outliers")}
+    escaped: dict[str, Any] = {name: one_line(text) for name, text in texts.items() if text and not text.isprintable()}
+    return row._replace(**escaped)
+
+
+def _summary(root: Path, path: str, stamp: FileStamp) -> RunSummary:
     benchmark, method, _ = path.split("/")
     place = root / path
     if stamp.file == "record.json":
@@ -158,30 +177,33 @@ def _read(root: Path, path: str, stamp: FileStamp) -> RunSummary:
             record = store.read_record(place)
             if record is None:  # removed in this moment
                 return RunSummary(path, "unfinished", method, benchmark)
-            return _finished(place / "record.json", path, record, stamp)
+            return _finished(path, record, stamp)
         except CorruptFile as error:
             return RunSummary(path, "damaged", method, benchmark, problem=f"{error}; run it again")
         except PerdureError as error:
             return RunSummary(path, "newer", method, benchmark, problem=str(error))
-    content: dict[str, Any] = {}
-    with suppress(OSError, ValueError):
-        text = (place / stamp.file).read_text("utf-8")
-        content = json.loads(text) if stamp.file == "failed.json" else tomllib.loads(text)
-    names = {name: content[name] for name in (*NAMES, "tasks", "outliers") if name in content}
-    names = {"method": method, "benchmark": benchmark, **names}
     if stamp.file == "failed.json":
-        return RunSummary(path, "failed", **names, problem=f"{place}: {content.get('error', 'not said why')}")
-    return RunSummary(path, "unfinished", **names)
+        failure = SavedFailure()
+        with suppress(OSError, ValueError):
+            failure = SavedFailure.model_validate(files.read_json(place / stamp.file))
+        return RunSummary(path, "failed", **_asked(failure, method, benchmark), problem=f"{place}: {failure.error}")
+    spec = SavedSpec()
+    with suppress(OSError, ValueError):
+        spec = SavedSpec.model_validate(files.read_toml(place / stamp.file))
+    return RunSummary(path, "unfinished", **_asked(spec, method, benchmark))
 
 
-def _finished(file: Path, path: str, record: dict[str, Any], stamp: FileStamp) -> RunSummary:
-    try:
-        known = {name: record[name] for name in (*NAMES, "acc", "bwt", "seconds")}
-        tasks = len(record["accuracy_matrix"][-1])
-        # Records of earlier versions do not say when they were written: their files do.
-        finished = _seconds(record["finished"]) if "finished" in record else round(stamp.mtime_ns / 1e9, 3)
-    except (KeyError, TypeError, IndexError, ValueError):
-        raise CorruptFile(f"{file}: not a record of a run", file) from None
+def _asked(spec: SavedSpec, method: str, benchmark: str) -> dict[str, Any]:
+    """What a file says of a run; where it does not, the names of its folders."""
+    said = {name: getattr(spec, name) for name in (*NAMES, "tasks", "outliers")}
+    return {**said, "method": spec.method or method, "benchmark": spec.benchmark or benchmark}
+
+
+def _finished(path: str, record: dict[str, Any], stamp: FileStamp) -> RunSummary:
+    known = {name: record[name] for name in (*NAMES, "acc", "bwt", "seconds")}
+    tasks = len(record["accuracy_matrix"][-1])
+    # Records of earlier versions do not say when they were written: their files do.
+    finished = _seconds(record["finished"]) if record.get("finished") else round(stamp.mtime_ns / 1e9, 3)
     return RunSummary(path, "finished", **known, tasks=tasks, finished=finished, outliers=record.get("outliers"))
 
 
@@ -213,20 +235,18 @@ _HEAD = b'{"check": "%08x", "index": '
 def _read_index(root: Path) -> Index:
     """The index as it was written last; empty if any of it is in doubt."""
     try:
-        content = (root / INDEX).read_bytes()
+        content = files.read_bytes(root / INDEX, LARGEST_INDEX)
         body = content[len(_HEAD % 0) : -2]
         if content != _HEAD % zlib.crc32(body) + body + b"}\n":
             return {}
-        index = json.loads(body)
-        if index["schema"] != SCHEMA:
-            return {}
-        return {row[0]: (FileStamp(*stamp), RunSummary(*row)) for stamp, row in index["runs"]}
-    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        index = IndexFile.model_validate(files.parse_json(body))
+    except (OSError, ValueError):
         return {}
+    return {row.path: (stamp, row) for stamp, row in index.runs} if index.version == SCHEMA else {}
 
 
 def _write_index(root: Path, index: Index) -> None:
-    body = json.dumps({"schema": SCHEMA, "runs": list(index.values())}, ensure_ascii=False).encode()
+    body = json.dumps({"schema": SCHEMA, "runs": list(index.values())}).encode()
     with suppress(PerdureError):  # a store that may only be read is read without
         store.write(root / INDEX, _HEAD % zlib.crc32(body) + body + b"}\n")
 

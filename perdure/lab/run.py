@@ -1,7 +1,7 @@
 """One run, from what is asked for to its record."""
 
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -133,14 +133,14 @@ def run_spec(
     progress = progress or RunProgress()
     callback = Callbacks([callback or Callback(), progress.training(spec.method, count_lessons(spec, stream))])
     with lock_run(out, path), tracking(trackers, spec, digest, path, callback) as callback:
+        store.sweep(path)
         record = finished(path, callback)
         already_done = record is not None
         if record is None:
             looks_back = any(one.build(stream).needs_snapshots for one in wanted)
             savers = [SnapshotSaver(path)] if snapshots or looks_back else []
-            method = build(spec, stream).to(torch_device)
             with _failures_saved(path, spec):
-                record = _train(spec, stream, method, path, without, Callbacks([callback, *savers]), every)
+                record = _train(spec, stream, torch_device, path, without, Callbacks([callback, *savers]), every)
         if {one.key for one in wanted} - read_probes(path, record).keys() or snapshots:
             opened = open_run(path, record, root=root, device=device, progress=progress, stream=stream)
             measure(with_snapshots(opened, callback) if snapshots else opened, wanted, callback)
@@ -153,7 +153,7 @@ def finished(path: Path, callback: Callback) -> dict[str, Any] | None:
         return store.read_record(path, thorough=True)
     except CorruptFile as error:
         # The record alone knows its files' checksums: what is damaged goes with it, or it would be trusted from now on.
-        files = [file for file in {path / "record.json": None, error.file: None} if file.exists()]
+        files = [file for file in {path / "record.json": None, error.file: None} if file.exists() or file.is_symlink()]
         callback.on_warning(
             f"{error}; set aside as {' and '.join(set_aside(file).name for file in files)}, and made again"
         )
@@ -172,37 +172,39 @@ def _failures_saved(path: Path, spec: RunSpec) -> Iterator[None]:
         raise
 
 
-def _resume_point(path: Path, spec: RunSpec) -> tuple[Checkpoint | None, list[str]]:
-    """The latest checkpoint that is whole, or the model of a run whose record was lost; and warnings."""
-    saved, warnings = checkpoint.latest(path / "checkpoint", spec.plan, path.name)
-    model = path / "model.safetensors"
-    if saved is not None or not model.exists():
-        return saved, warnings
-    try:
-        saved = checkpoint.load(model, spec.plan, path.name)
-        saved.learned.epochs = checkpoint.read_epochs(path / "epochs.jsonl")
-        saved.learned.seconds = sum(epoch.seconds for epoch in saved.learned.epochs)
-    except CorruptFile as error:
-        aside = f"; set aside as {set_aside(error.file).name}" if error.file.exists() else ""
-        return None, [*warnings, f"{error}{aside}"]
-    return saved, warnings
+def _resumed(path: Path, spec: RunSpec, make: Callable[[], Method]) -> tuple[Method, Checkpoint | None, Sequence[str]]:
+    """The method as it was at the latest checkpoint that is whole, or in the end of a run whose record was lost; what
+    it was restored from, if anything; and warnings about what had to be set aside."""
+    model, warnings = path / "model.safetensors", list[str]()
+    for file in [*checkpoint.newest_first(path / "checkpoint"), *([model] if model.exists() else [])]:
+        try:
+            saved = checkpoint.load(file, spec.plan, path.name)
+            if file == model:
+                saved.learned.epochs = checkpoint.read_epochs(path / "epochs.jsonl")
+                saved.learned.seconds = sum(epoch.seconds for epoch in saved.learned.epochs)
+            saved.restore(method := make())
+        except CorruptFile as error:
+            aside = f"; set aside as {set_aside(error.file).name}" if error.file.exists() else ""
+            warnings.append(f"{error}{aside}")
+        else:
+            return method, saved, warnings
+    return make(), None, warnings
 
 
 def _train(
     spec: RunSpec,
     stream: Stream,
-    method: Method,
+    device: torch.device,
     path: Path,
     without: Sequence[str],
     callback: Callback,
     every: float,
 ) -> dict[str, Any]:
     """Train from the last checkpoint on, or from the start, and write all files of the run."""
+    method, saved, damaged = _resumed(path, spec, lambda: build(spec, stream).to(device))
     warnings = warnings_for(spec, method, without)
-    saved, damaged = _resume_point(path, spec)
     learned, fit_state = Learned(), None
     if saved is not None:
-        saved.restore(method)
         learned, fit_state = saved.learned, saved.fit_state
         if saved.threads != torch.get_num_threads():
             warnings.append(
@@ -212,15 +214,17 @@ def _train(
     for warning in (*damaged, *warnings):
         callback.on_warning(warning)
     saver = Checkpointer(path / "checkpoint", path.name, learned, every)
-    store.write(path / "spec.toml", tomli_w.dumps(_for_toml(spec.plain())).encode())
+    asked = tomli_w.dumps(_for_toml(spec.plain())).encode()
+    store.write(path / "spec.toml", asked)
     callbacks, judged_on = Callbacks([callback, saver]), spec.judged_on
     with saver.stopping_on_signals():
         learn(method, stream, spec.plan, spec.seed, callbacks, judged_on=judged_on, learned=learned, state=fit_state)
+    store.write(path / "spec.toml", asked)  # again: somebody may have removed or renamed the directory meanwhile
     # Without times, so that the same run always leaves the same bytes.
     checkpoint.save(path / "model.safetensors", path.name, method, Learned(learned.matrix))
     store.write_lines(path / "epochs.jsonl", (asdict(epoch) for epoch in learned.epochs))
     record = {**summary(spec, stream, method, learned), "cautions": warnings}
-    record = store.finish(path, record, ["spec.toml", "epochs.jsonl", "model.safetensors"])
+    record = store.finish(path, record)
     checkpoint.discard(path / "checkpoint")
     return record
 

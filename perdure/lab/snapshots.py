@@ -54,17 +54,15 @@ class Snapshots(Sequence[Method]):
         if isinstance(task, slice):
             return [self[number] for number in range(*task.indices(len(self)))]
         method = build(self.spec, self.stream).to(self.device)
-        self.read(range(self.tasks)[task]).restore(method)
+        file = snapshot_file(self.path, range(self.tasks)[task])
+        checkpoint.load(file, self.spec.plan, self.path.name).restore(method)
         return method
-
-    def read(self, task: int) -> checkpoint.Checkpoint:
-        return checkpoint.load(snapshot_file(self.path, task), self.spec.plan, self.path.name)
 
     def complete(self) -> bool:
         """Whether all of them are there and whole."""
         try:
             for task in range(self.tasks):
-                self.read(task)
+                self[task]
         except CorruptFile:
             return False
         return True

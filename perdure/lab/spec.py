@@ -1,7 +1,6 @@
 """What exactly is to be run: names, values and seed, with every default written out."""
 
 import json
-import tomllib
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -15,6 +14,7 @@ from typing import Any, Literal, Self
 
 from perdure import registry
 from perdure.errors import UnknownName, WrongValue, short
+from perdure.files import parse_toml
 from perdure.lab.outlier_spec import outlier_specs
 from perdure.schema import Value, checked, meant, values_of
 from perdure.train.plan import Plan
@@ -53,7 +53,7 @@ def shipped_files(folder: str) -> dict[str, Traversable]:
 @cache
 def presets() -> dict[str, dict[str, Any]]:
     """Benchmark → its preset file."""
-    return {name: tomllib.loads(file.read_text("utf-8")) for name, file in shipped_files("presets").items()}
+    return {name: parse_toml(file.read_bytes()) for name, file in shipped_files("presets").items()}
 
 
 def preset(benchmark: str, method: str) -> Preset:
@@ -95,7 +95,8 @@ class RunSpec:
         if content["format"] != FORMAT:
             raise WrongValue(f"format {content['format']}, but this perdure has {FORMAT}; run it again")
         given = {own.name: content[own.name] for own in fields(cls) if own.name in content}
-        values, plan = _tuples(content["values"]), Plan(**_tuples(content["plan"]))
+        options = plan_options(_tuples(content["plan"]))  # names that are not known are refused
+        values, plan = _tuples(content["values"]), Plan(**options)
         return cls(**{**given, "values": values, "plan": plan})
 
     def digest(self, data: str = "") -> str:

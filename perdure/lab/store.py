@@ -15,6 +15,7 @@ runs/<benchmark>/<method>/<hash>/
 import errno
 import json
 import os
+import re
 import socket
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,9 +27,14 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from perdure import files
 from perdure.errors import CorruptFile, PerdureError, RunLocked
+from perdure.lab.saved import SavedProbe, SavedRecord, check
 
 SCHEMA = 1  # of record.json
+FILES = ("spec.toml", "epochs.jsonl", "model.safetensors")  # that a finished run must have besides
+LARGEST = 2**36  # bytes of a model or an array
+_PART = re.compile(r"\.(?!failed\.).+\.(json|jsonl|toml|safetensors)\.[a-z0-9_]{8}")
 
 
 def run_directory(root: Path, benchmark: str, method: str, digest: str) -> Path:
@@ -77,6 +83,18 @@ def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     write(path, "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows).encode())
 
 
+def sweep(path: Path) -> None:
+    """Remove what writes of a killed process left in a run's directory, which nobody else may be at work on.
+
+    A failure and pictures are written without its lock, so those may be somebody's.
+    """
+    for folder in (path, *(path / name for name in ("checkpoint", "snapshots", "probes"))):
+        with suppress(OSError):  # there is none, or nothing may be changed here
+            for part in folder.iterdir():
+                if _PART.fullmatch(part.name):
+                    part.unlink()
+
+
 def _sync_folder(folder: Path) -> None:
     """Make the new name itself survive a power cut, where the system can."""
     if hasattr(os, "O_DIRECTORY"):
@@ -100,11 +118,12 @@ def lock_run(root: Path, path: Path) -> Iterator[None]:
     try:
         locks.mkdir(parents=True, exist_ok=True)
         lock.acquire()
+        worker.unlink(missing_ok=True)
         worker.write_text(f"process {os.getpid()} on {socket.gethostname()}\n")
     except Timeout:
         try:
-            who = worker.read_text().strip()
-        except OSError:
+            who = files.read_bytes(worker, 1000).decode().strip()
+        except (OSError, ValueError):
             who = "another process"
         raise RunLocked(f"{path}: {who} is at work on it; wait for it, or stop it") from None
     except OSError as error:
@@ -136,12 +155,17 @@ def clear_failure(path: Path) -> None:
 # --- finished runs ---
 
 
-def finish(path: Path, record: Mapping[str, Any], files: Iterable[str]) -> dict[str, Any]:
+def finish(path: Path, record: Mapping[str, Any], names: Iterable[str] = FILES) -> dict[str, Any]:
     """Write the record, the last file of a run, with the time, the checksums of the other files and its own."""
-    sums = {name: file_sum(path / name) for name in files}
+    sums = {name: file_sum(path / name) for name in names}
+    for name, found in sums.items():
+        if not found:
+            raise PerdureError(f"{path / name}: gone while the run was at work; run the same command again")
     content = {**record, "finished": _now(), "schema": SCHEMA, "files": sums}
     content["check"] = _check(content)
-    write_json(path / "record.json", content)
+    place = path / "record.json"
+    check(SavedRecord, json.loads(json.dumps(content)), place, "a record that could be read again")
+    write_json(place, content)
     return content
 
 
@@ -149,20 +173,21 @@ def read_record(path: Path, thorough: bool = False) -> dict[str, Any] | None:
     """The record of a finished run, or None. Raises CorruptFile if it, or a file it names, is not whole."""
     place = path / "record.json"
     try:
-        record = json.loads(place.read_text("utf-8"))
+        record = files.read_json(place)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError):
-        raise CorruptFile(f"{place}: not a readable record", place) from None
+    except (OSError, ValueError) as error:
+        raise CorruptFile(f"{place}: not a readable record ({why(error)})", place) from None
     if not isinstance(record, dict) or not isinstance(record.get("schema"), int):
         raise CorruptFile(f"{place}: not a record of a run", place)
     if record["schema"] > SCHEMA:
         raise PerdureError(f"{place}: written by a newer perdure (schema {record['schema']}); update to read it")
     if record.get("check") != _check(record):
         raise CorruptFile(f"{place}: damaged, its checksum is wrong", place)
+    check(SavedRecord, record, place, "a record of a run")
     if thorough:
-        for name, wanted in record["files"].items():
-            if file_sum(file := path / name) != wanted:
+        for name in {**dict.fromkeys(FILES), **record["files"]}:
+            if file_sum(file := path / name) != record["files"].get(name):
                 raise CorruptFile(f"{file}: damaged or gone, its checksum is not the one in the record", file)
     return record
 
@@ -171,16 +196,17 @@ def read_probes(path: Path, record: Mapping[str, Any]) -> dict[str, Any]:
     """Probe results of a finished run; damaged ones and those of another model are left out."""
     model = [record["files"].get("model.safetensors")]
     found = {file.stem: read_probe(file) for file in sorted((path / "probes").glob("*.json"))}
-    return {name: content for name, content in found.items() if content is not None and content.get("models") == model}
+    return {name: content for name, content in found.items() if content is not None and content["models"] == model}
 
 
 def read_probe(file: Path) -> dict[str, Any] | None:
     """The result of a probe, if its file and that of its arrays are whole."""
     try:
-        content: dict[str, Any] = json.loads(file.read_text("utf-8"))
-        whole = not content["arrays"] or file_sum(file.with_suffix(".safetensors")) == content["arrays_sum"]
-    except (OSError, ValueError, KeyError, TypeError):
+        content: dict[str, Any] = files.read_json(file)
+        check(SavedProbe, content, file, "the result of a probe")
+    except (OSError, ValueError, CorruptFile):
         return None
+    whole = not content["arrays"] or file_sum(file.with_suffix(".safetensors")) == content["arrays_sum"]
     return content if whole else None
 
 
@@ -205,10 +231,18 @@ def _check(record: Mapping[str, Any]) -> str:
     return f"{zlib.crc32(json.dumps(content, sort_keys=True).encode()):08x}"
 
 
+def why(error: OSError | ValueError) -> str:
+    """What is wrong with a file, in a few words."""
+    if isinstance(error, OSError):
+        return error.strerror or type(error).__name__
+    return " ".join(str(error).split())[:100]
+
+
 def file_sum(path: Path) -> str:
+    """The checksum of a file; empty if it cannot be read."""
     found = 0
     try:
-        with path.open("rb") as file:
+        with files.open_plain(path, LARGEST) as file:
             while chunk := file.read(1 << 22):
                 found = zlib.crc32(chunk, found)
     except OSError:

@@ -408,7 +408,7 @@ def _notes(records: Sequence[dict[str, Any]]) -> list[str]:
     notes = []
     for record in records:
         about = {name: text for name, text in record["data"].items() if name not in ("fingerprint", "source", "tasks")}
-        texts = [about.pop("completeness", ""), *(f"{name}: {text}" for name, text in about.items())]
+        texts = [str(about.pop("completeness", "")), *(f"{name}: {text}" for name, text in about.items())]
         notes.append(f"data of {record['benchmark']}: {'; '.join(filter(None, texts))}")
     facts = {
         "threads": {str(record["threads"]) for record in records},

@@ -1,12 +1,10 @@
 """Studies: methods × benchmarks × seeds × values, written down in one TOML file; see docs/studies.md."""
 
 import json
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from importlib.resources.abc import Traversable
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -15,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from perdure import registry
 from perdure.errors import UnknownName, UsageError, WrongValue
+from perdure.files import parse_toml, read_toml
 from perdure.lab.spec import RunSpec, plan_options, shipped_files, spec
 
 Scalar = bool | int | float | str
@@ -78,20 +77,20 @@ class Study:
 
 def shipped() -> dict[str, str]:
     """The studies that come with perdure, each with a line about it."""
-    return {name: _toml(file, str(file)).get("about", "") for name, file in shipped_files("studies").items()}
+    return {name: parse_toml(file.read_bytes()).get("about", "") for name, file in shipped_files("studies").items()}
 
 
 def read(name: str | Path) -> Study:
     """A shipped study by its name, or your own by its file; names and values are checked by `specs`."""
     known = shipped_files("studies")
     if str(name) in known:
-        return _study(str(name), str(name), _toml(known[str(name)], str(name)))
+        return _study(str(name), str(name), parse_toml(known[str(name)].read_bytes()))
     path = Path(name)
-    if not path.is_file():
+    if not path.exists():
         if isinstance(name, str) and path.name == name and not path.suffix:
             raise UnknownName("study", name, known)
         raise WrongValue(f"{path}: no such file; `perdure ls studies` lists those that are shipped")
-    found = _study(path.stem, str(path), _toml(path, str(path)))
+    found = _study(path.stem, str(path), _read(path))
     return replace(found, folder=path.parent, probes=tuple(_located(probe, path.parent) for probe in found.probes))
 
 
@@ -102,13 +101,13 @@ def in_memory(name: str, content: Mapping[str, Any]) -> Study:
     return _study(f"{name}-{blake2b(text.encode(), digest_size=4).hexdigest()}", name, given)
 
 
-def _toml(file: Traversable | Path, where: str) -> dict[str, Any]:
+def _read(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(file.read_text("utf-8"))
+        return read_toml(path)
     except OSError as error:
-        raise WrongValue(f"{where}: cannot be read ({error.strerror}); check that you may read it") from None
+        raise WrongValue(f"{path}: cannot be read ({error.strerror}); check that you may read it") from None
     except ValueError as error:  # not TOML, or not UTF-8
-        raise WrongValue(f"{where}: not a TOML file: {_one_line(error)}") from None
+        raise WrongValue(f"{path}: not a TOML file: {_one_line(error)}") from None
 
 
 def _study(name: str, where: str, content: dict[str, Any]) -> Study:

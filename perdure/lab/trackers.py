@@ -4,7 +4,6 @@ Each gets the specification of the run, every epoch, and the accuracies after ev
 there under the same name, and nothing is logged twice. If a tracker fails, the run goes on without it.
 """
 
-import json
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from perdure.errors import Interrupted, PerdureError, UnknownName, expanded, install_hint
+from perdure.files import read_json
 from perdure.lab.index import flattened
 from perdure.lab.spec import RunSpec
 from perdure.lab.store import write_json
@@ -244,9 +244,9 @@ class WandB(Tracker):
     def saved(self) -> dict[str, int]:
         """The last step on each axis, kept with the run: offline there is nobody to ask."""
         try:
-            found = json.loads((self.path / "wandb.json").read_text("utf-8"))
+            found = read_json(self.path / "wandb.json")
             return {axis: int(found[axis]) for axis in ALWAYS if axis in found}
-        except (OSError, ValueError, TypeError):
+        except (OSError, ValueError, TypeError, OverflowError):
             return {}
 
 

@@ -1,11 +1,11 @@
 """Any result as a picture: what `perdure.plot` does. Shows itself in a notebook."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
 
 from perdure.errors import PerdureError, UnknownName, WrongValue
+from perdure.files import read_json, read_json_lines
 from perdure.ops.metrics import average_accuracy, backward_transfer
 from perdure.ops.statistics import Group, groups
 from perdure.report import figures
@@ -105,8 +105,8 @@ def _comparable(record: dict[str, Any]) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        record: dict[str, Any] = json.loads((path / "record.json").read_text("utf-8"))
-    except (OSError, ValueError):
+        record: dict[str, Any] = dict(read_json(path / "record.json"))
+    except (OSError, ValueError, TypeError):
         raise WrongValue(f"{path}: not the directory of a finished run; `perdure ls runs` lists them") from None
     return {**record, "epochs": read_epochs(path)}
 
@@ -114,7 +114,7 @@ def _read(path: Path) -> dict[str, Any]:
 def read_epochs(path: Path) -> list[dict[str, Any]]:
     """The epochs of the run in this directory; none where they cannot be read."""
     try:
-        return [json.loads(line) for line in (path / "epochs.jsonl").read_text("utf-8").splitlines()]
+        return read_json_lines(path / "epochs.jsonl")
     except (OSError, ValueError):
         return []
 

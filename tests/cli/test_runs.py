@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from finished_runs import finish_run
 from typer.testing import CliRunner
 
 from perdure.cli.main import app
@@ -25,14 +26,11 @@ def perdure(*words: str) -> Any:
 
 
 def finished(root: Path, digest: str, method: str, **facts: Any) -> Path:
-    names = {"method": method, "benchmark": "six", "network": "mlp", "seed": 1, "tasks": None}
     figures = {"task_names": ["cats, dogs", "birds"], "acc": 75.0, "bwt": -10.0, "seconds": 12.3}
     matrix = {"accuracy_matrix": [[80.0], [70.0, 80.0]]}
-    asked = {"values": {"radius": 0.5, "sizes": [2, 3]}, "plan": {"rate": 0.01}, "settings": {}}
+    asked = {"values": {"radius": 0.5, "sizes": [2, 3]}, "plan": {"rate": 0.01}}
     path = store.run_directory(root, "six", method, digest)
-    store.write(path / "spec.toml", f'method = "{method}"\n'.encode())
-    store.finish(path, {**names, **figures, **matrix, **asked, **facts}, ["spec.toml"])
-    return path
+    return finish_run(path, {"method": method, **figures, **matrix, **asked, **facts})
 
 
 @pytest.fixture

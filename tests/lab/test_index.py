@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from finished_runs import finish_run
 
 from perdure.errors import PerdureError, RunLocked, UnknownName, WrongValue
 from perdure.lab import index, store
@@ -20,12 +21,10 @@ from perdure.lab.study import StudyRun
 
 def finished(root: Path, digest: str, method: str = "gpm", benchmark: str = "six", **facts: Any) -> Path:
     """A finished run as the store leaves it."""
-    names = {"method": method, "benchmark": benchmark, "network": "mlp", "seed": 1, "tasks": None}
+    names = {"method": method, "benchmark": benchmark}
     figures = {"accuracy_matrix": [[85.0], [80.0, 80.0]], "acc": 80.0, "bwt": -2.5, "seconds": 3.0}
     path = store.run_directory(root, benchmark.replace(":", "-"), method, digest)
-    store.write(path / "spec.toml", f'method = "{method}"\n'.encode())
-    store.finish(path, {**names, **figures, **facts}, ["spec.toml"])
-    return path
+    return finish_run(path, {**names, **figures, **facts})
 
 
 def unfinished(root: Path, digest: str, text: str = 'method = "er"\nbenchmark = "six"\nseed = 4\ntasks = 3\n') -> Path:
@@ -100,7 +99,8 @@ def test_what_a_study_gave_up_is_listed_with_its_reason_and_can_be_removed(begun
 
 def test_records_and_specifications_that_say_too_little(tmp_path: Path) -> None:
     path = store.run_directory(tmp_path, "six", "gpm", A)
-    store.finish(path, {"method": "gpm"}, [])  # whole, but of something else
+    other = {"method": "gpm", "schema": store.SCHEMA}  # whole, but of something else
+    store.write_json(path / "record.json", {**other, "check": store._check(other)})
     unfinished(tmp_path, B, "[[[")
     unfinished(tmp_path, C, "")
     (unfinished(tmp_path, D) / "spec.toml").unlink()

@@ -123,7 +123,7 @@ def test_a_damaged_snapshot_is_made_again_and_a_difference_is_a_warning(tmp_path
     from perdure.lab import checkpoint
     from perdure.train.state import Learned
 
-    checkpoint.save(path / "model.safetensors", path.name, method, Learned())
+    checkpoint.save(path / "model.safetensors", path.name, method, Learned(record["accuracy_matrix"]))
     snapshot_file(path, 0).unlink()
     snapshots_of(path, record, callback)
     assert "differ by up to" in callback.texts[0]

@@ -55,7 +55,7 @@ def wanted(method):
 
 
 def outcome(record, plan):
-    saved = load(f"{record['path']}/model.safetensors", plan)
+    saved = load(Path(record["path"], "model.safetensors"), plan)
     lines = read_epochs(Path(record["path"]) / "epochs.jsonl")
     timeless = {
         name: value

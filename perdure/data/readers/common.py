@@ -3,7 +3,6 @@
 What is missing, damaged or of another set raises BadData (MissingFile): one line that says what to do.
 """
 
-import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from perdure import files
 from perdure.data.images import Images, list_images, read_images, unreadable_error
 from perdure.data.paths import reading
 from perdure.errors import BadData
@@ -57,12 +57,12 @@ def image_arrays(
 def open_file(path: Path) -> Iterator[IO[bytes]]:
     """A regular file of bounded size, open for reading."""
     with reading(path):
-        found = path.stat()
-        # Opening a pipe would wait for ever, and a device may have no end.
-        if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
-            raise BadData(f"{path}: cannot be read (it is no plain file); put the file itself there")
-        if found.st_size > LARGEST_FILE:
-            raise BadData(f"{path}: has {found.st_size:,} bytes, far more than any image file; {UNPACK_AGAIN}")
+        try:
+            files.check_plain(path, LARGEST_FILE)
+        except files.NotPlainFile as error:
+            raise BadData(f"{path}: cannot be read ({error.strerror}); put the file itself there") from None
+        except files.FileTooLarge as error:
+            raise BadData(f"{path}: has {error.size:,} bytes, far more than any image file; {UNPACK_AGAIN}") from None
         with path.open("rb") as file:
             yield file
 

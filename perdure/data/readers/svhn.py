@@ -1,8 +1,6 @@
 """SVHN's cropped digits, two .mat files; needs the extra `svhn`."""
 
-import os
 import subprocess
-import sys
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
@@ -13,6 +11,7 @@ import numpy.typing as npt
 
 from perdure.data.readers.common import FETCH_AGAIN, ImageArrays, LabeledImages, image_arrays, open_file
 from perdure.errors import BadData, PerdureError, install_hint
+from perdure.processes import python, python_environment
 
 MOST_BYTES = 100_000 * 3072  # of X; SVHN has 73 257 images to train on
 MOST_MEMORY = 4 * 10**9  # bytes of addresses for the process that reads: several times what X may have
@@ -68,9 +67,9 @@ def _load(path: Path) -> dict[str, npt.NDArray[Any]]:
         file.read(1)
     limits = (MOST_BYTES, MOST_MEMORY, _TOO_MUCH)
     done = subprocess.run(
-        [sys.executable, "-P", "-W", "ignore", "-c", _LOAD, path.absolute(), *map(str, limits)],
+        python("-W", "ignore", "-c", _LOAD, str(path.absolute()), *map(str, limits)),
         capture_output=True,
-        env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},  # threads take addresses
+        env={**python_environment(), "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},  # threads take addresses
     )
     if done.returncode == _TOO_MUCH:
         raise BadData(f"{path}: says that it holds far more than SVHN does; {FETCH_AGAIN}")

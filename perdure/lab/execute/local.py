@@ -9,19 +9,17 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from queue import Empty, SimpleQueue
 from tempfile import TemporaryFile
 
-import perdure
 from perdure.errors import PerdureError, WrongValue
 from perdure.lab.execute.job import Event, Job, JobStates
+from perdure.processes import python, python_environment
 
 POLL = 0.2  # seconds until a call of `stop` is noticed
 
@@ -106,11 +104,11 @@ class Process:
         try:
             self.stderr = TemporaryFile()  # noqa: SIM115 — `close` closes it
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "perdure.lab.execute.worker"],
+                python("-m", "perdure.lab.execute.worker"),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self.stderr,
-                env={**os.environ, **_environment(threads), **gpu},
+                env={**python_environment(), **_thread_counts(threads), **gpu},
                 start_new_session=True,  # Ctrl-C reaches this process alone, which then stops the others
             )
         except OSError as error:
@@ -157,8 +155,5 @@ class Process:
 Received = tuple[Process, Event | None]  # None: it will send no more
 
 
-def _environment(threads: int) -> dict[str, str]:
-    """The same packages as here, none of them from the working directory, and the number of threads."""
-    package = Path(perdure.__file__).parent.parent
-    path = [str(Path(entry).resolve()) for entry in sys.path if entry] + [str(package)]
-    return {"PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+def _thread_counts(threads: int) -> dict[str, str]:
+    return {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}

@@ -1,0 +1,396 @@
+"""Whatever somebody puts into a store: no hang, no traceback, nothing outside is touched, good runs are listed."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+from finished_runs import finish_run, rewrite_record
+from safetensors import safe_open
+from typer.testing import CliRunner
+
+from perdure.cli.main import app
+from perdure.errors import CorruptFile, PerdureError, WrongValue
+from perdure.lab import checkpoint, index, store
+from perdure.lab.checkpoint import KEY
+from perdure.lab.export import export_runs
+from perdure.lab.run import run_spec
+from perdure.lab.spec import spec
+from perdure.lab.study_file import read
+from perdure.train.callbacks import Callback
+
+ASKED = spec("gpm", "synthetic", network="mlp", tasks=2, plan={"epochs": 2, "keep": "best", "momentum": 0.5})
+GOOD, BAD = "aaaa000000000001", "bbbb000000000002"
+DEEP = 100_000
+
+
+class Log(Callback):
+    """Remembers what was said, and how many epochs were learned."""
+
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+        self.epochs = 0
+
+    def on_warning(self, text: str) -> None:
+        self.warnings.append(text)
+
+    def on_epoch_end(self, _epoch: Any) -> None:
+        self.epochs += 1
+
+
+class Pull(Exception):
+    pass
+
+
+class PullAfter(Callback):
+    def __init__(self, epochs: int) -> None:
+        self.left = epochs
+
+    def on_epoch_end(self, _epoch: Any) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise Pull
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("finished")
+    return Path(run_spec(ASKED, out=root)["path"])
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Interrupted in its second lesson, with two checkpoints."""
+    root = tmp_path_factory.mktemp("begun")
+    with pytest.raises(Pull):
+        run_spec(ASKED, out=root, callback=PullAfter(3), every=0)
+    (path,) = (root / "synthetic" / "gpm").iterdir()
+    return path
+
+
+def copied(path: Path, root: Path) -> Path:
+    shutil.copytree(path.parents[2], root / "runs")
+    return root / "runs" / path.relative_to(path.parents[2])
+
+
+def again(path: Path) -> tuple[dict[str, Any], Log]:
+    log = Log()
+    return run_spec(ASKED, out=path.parents[2], callback=log), log
+
+
+def command(*words: str) -> Any:
+    return CliRunner().invoke(app, list(words))
+
+
+def listed_beside_a_good_run(root: Path) -> index.RunSummary:
+    """The bad run in a line, with all that lists or exports a store."""
+    finish_run(root / "six" / "gpm" / GOOD, {})
+    rows = {row.digest: row for row in index.runs(root)}
+    assert rows.keys() == {GOOD, BAD}
+    assert rows[GOOD].state == "finished"
+    assert {row.digest: row for row in index.runs(root)} == rows  # from the index, too
+    warnings: list[str] = []
+    exported = export_runs(root, per="task", warn=warnings.append)
+    assert GOOD in {row["run"] for row in exported}
+    for done in (command("ls", "runs", "--out", str(root)), command("show", BAD, "--out", str(root))):
+        assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    assert all("\n" not in (row.problem or "") for row in rows.values())
+    return rows[BAD]
+
+
+# --- names ---
+
+
+@pytest.mark.parametrize("name", ["../../../../mine.txt", "ABSOLUTE", "..", "", "a\\b", "probes/x.json"])
+def test_a_record_names_files_of_its_own_run_only(name: str, finished: Path, tmp_path: Path) -> None:
+    path = copied(finished, tmp_path)
+    mine = tmp_path / "mine.txt"
+    mine.write_text("mine")
+    record = json.loads((path / "record.json").read_text())
+    rewrite_record(path, files={**record["files"], str(mine) if name == "ABSOLUTE" else name: "00000000"})
+    with pytest.raises(CorruptFile, match="not a record of a run"):
+        store.read_record(path)
+    _, log = again(path)
+    assert "record.json.damaged-1" in log.warnings[0]
+    assert mine.read_text() == "mine"
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["mine.txt", "runs"]
+
+
+# --- what is no plain file, and what is too large ---
+
+
+def pipe(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
+def device(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.symlink_to("/dev/zero")
+
+
+def huge(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(2**40)
+
+
+def folder(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.mkdir()
+
+
+@pytest.mark.parametrize("make", [pipe, device, huge, folder])
+@pytest.mark.parametrize("name", ["record.json", "failed.json", "spec.toml"])
+def test_what_is_no_plain_file_is_one_line_of_the_listing(make: Any, name: str, tmp_path: Path) -> None:
+    path = tmp_path / "six" / "er" / BAD
+    path.mkdir(parents=True)
+    make(path / name)
+    states = {"record.json": "damaged", "failed.json": "failed", "spec.toml": "unfinished"}
+    assert listed_beside_a_good_run(tmp_path).state == states[name]
+
+
+@pytest.mark.parametrize("make", [pipe, device, huge])
+@pytest.mark.parametrize(
+    "name",
+    ["record.json", "spec.toml", "epochs.jsonl", "model.safetensors", "probes/fgsm.json", "../../../.index.json"],
+)
+def test_a_finished_run_with_what_is_no_plain_file_is_made_whole_again(
+    make: Any, name: str, finished: Path, tmp_path: Path
+) -> None:
+    path = copied(finished, tmp_path)
+    (path / "probes").mkdir()
+    index.runs(path.parents[2])
+    make(path / name)
+    record, _ = again(path)
+    assert record["probes"] == {}
+    assert [row.state for row in index.runs(path.parents[2])] == ["finished"]
+    assert store.read_record(path, thorough=True)
+
+
+@pytest.mark.parametrize("make", [pipe, device, huge, folder])
+def test_checkpoints_that_are_no_plain_files_are_set_aside(make: Any, begun: Path, tmp_path: Path) -> None:
+    path = copied(begun, tmp_path)
+    make(path / "checkpoint" / "000099.safetensors")
+    assert checkpoint.how_far(path / "checkpoint") == (1, 1)
+    _, log = again(path)
+    assert len(log.warnings) == 1
+    assert "set aside as 000099.safetensors.damaged-1" in log.warnings[0]
+    assert log.epochs == 1
+
+
+def test_a_study_file_is_a_plain_one(tmp_path: Path) -> None:
+    for make in (pipe, device, huge, folder):
+        file = tmp_path / f"{make.__name__}.toml"
+        make(file)
+        with pytest.raises(WrongValue, match=r"cannot be read \("):
+            read(file)
+    for text in ("a = " + "[" * DEEP, ".".join("a" * DEEP) + " = 1"):
+        (tmp_path / "deep.toml").write_text(text)
+        with pytest.raises(WrongValue, match="not a TOML file: nested too deeply"):
+            read(tmp_path / "deep.toml")
+
+
+# --- right checksums, wrong content ---
+
+WRONG: dict[str, dict[str, Any]] = {
+    "text for a figure": {"acc": "80"},
+    "a figure beyond all": {"acc": 10**400},
+    "no data": {"data": ...},
+    "no files": {"files": ...},
+    "files of numbers": {"files": {"spec.toml": 5}},
+    "a sum that is none": {"files": {"spec.toml": ""}},
+    "a ragged matrix": {"accuracy_matrix": [[1.0, 2.0, 3.0], [1.0]]},
+    "an empty matrix": {"accuracy_matrix": []},
+    "a matrix of text": {"accuracy_matrix": [["a"], ["b", "c"]]},
+    "too few names": {"task_names": ["a"]},
+    "a method that is a number": {"method": 5},
+    "a method that is a table": {"method": {}},
+    "a seed of text": {"seed": "1"},
+    "a time that is none": {"finished": "yesterday"},
+    "code without a file": {"code": {"method": {}}},
+    "code of another kind": {"code": {"os": {"where": "x", "checksum": "y"}}},
+    "versions of nothing": {"versions": {}},
+    "memory of text": {"memory_bytes": {"bases": "much"}},
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_record_of_wrong_types_is_one_damaged_line(wrong: str, tmp_path: Path) -> None:
+    path = finish_run(tmp_path / "six" / "er" / BAD, {})
+    rewrite_record(path, **WRONG[wrong])
+    row = listed_beside_a_good_run(tmp_path)
+    assert row.state == "damaged"
+    assert "not a record of a run" in (row.problem or "")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[" * DEEP, '{"a":' * DEEP, '{"method": "\\ud800"}', "NaN", "[]", '"method"', "5", "\x00", "\\", '{"a": 1'],
+    ids=["lists", "tables", "half a character", "NaN", "list", "text", "number", "zero", "backslash", "cut"],
+)
+@pytest.mark.parametrize("name", ["record.json", "failed.json"])
+def test_any_json_is_one_line_of_the_listing(text: str, name: str, tmp_path: Path) -> None:
+    path = tmp_path / "six" / "er" / BAD
+    path.mkdir(parents=True)
+    (path / name).write_text(text)
+    assert listed_beside_a_good_run(tmp_path).state == ("damaged" if name == "record.json" else "failed")
+
+
+@pytest.mark.parametrize("text", ["method = 5", "[method]", "a = " + "[" * DEEP, "seed = -1", "tasks = nan", "\x00"])
+def test_any_specification_is_one_line_of_the_listing(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "six" / "er" / BAD
+    path.mkdir(parents=True)
+    (path / "spec.toml").write_text(text)
+    row = listed_beside_a_good_run(tmp_path)
+    assert (row.state, row.method, row.benchmark) == ("unfinished", "er", "six")
+
+
+def test_a_line_stays_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "six" / "er" / BAD
+    store.write_json(path / "failed.json", {"method": "two\nlines", "error": "\x1b[2J\nand more"})
+    row = listed_beside_a_good_run(tmp_path)
+    assert row.method == "two\\nlines"
+    assert (row.problem or "").endswith("\\x1b[2J\\nand more")
+
+
+def test_keys_that_are_not_known_are_kept_and_a_record_that_could_not_be_read_is_not_written(tmp_path: Path) -> None:
+    path = finish_run(tmp_path / "six" / "er" / BAD, {"color": "red"})
+    assert (store.read_record(path, thorough=True) or {})["color"] == "red"
+    with pytest.raises(CorruptFile, match="memory_bytes"):
+        finish_run(path, {"memory_bytes": {"bases": None}})
+
+
+def test_an_index_of_wrong_types_is_made_anew(tmp_path: Path) -> None:
+    finish_run(tmp_path / "six" / "gpm" / GOOD, {})
+    first = index.runs(tmp_path)
+    content = json.loads((tmp_path / index.INDEX).read_text())["index"]
+    content["runs"][0][1][2] = {"no": "name"}
+    for body in (json.dumps(content).encode(), b"[" * DEEP):
+        (tmp_path / index.INDEX).write_bytes(index._HEAD % index.zlib.crc32(body) + body + b"}\n")
+        assert index.runs(tmp_path) == first
+
+
+# --- checkpoints ---
+
+
+def forge(path: Path, change: Any) -> None:
+    """Write a checkpoint again with other content and the right checksums."""
+    with safe_open(path, "pt") as file:
+        facts = json.loads(file.metadata()[KEY].partition(" ")[2])
+        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+    change(facts, tensors)
+    facts["sums"] = {name: checkpoint._sum(tensor) for name, tensor in tensors.items()}
+    header = facts.pop("raw", None) or json.dumps(facts)
+    metadata = {KEY: f"{checkpoint.zlib.crc32(header.encode()):08x} {header}"}
+    safetensors.torch.save_file(tensors, path, metadata)
+
+
+def cut(begin: str) -> Any:
+    """Leave one row of a weight."""
+
+    def change(_facts: Any, tensors: Any) -> None:
+        name = next(name for name in tensors if name.startswith(begin) and name.endswith("weight"))
+        tensors[name] = tensors[name][:1].contiguous()
+
+    return change
+
+
+FORGED: dict[str, Any] = {
+    "matrix of text": lambda facts, _: facts.update(matrix=[["a"]]),
+    "nine rows": lambda facts, _: facts.update(matrix=[[1.0] * (row + 1) for row in range(9)], fit_state=None),
+    "nine rows within a lesson": lambda facts, _: facts.update(matrix=[[1.0] * (row + 1) for row in range(9)]),
+    "another lesson": lambda facts, _: facts["fit_state"].update(lesson=7),
+    "weights of another shape": cut("net.backbone"),
+    "best weights of another shape": cut("best_weights/"),
+    "momentum of another shape": cut("momentum/"),
+    "no best weights": lambda _, tensors: [tensors.pop(n) for n in list(tensors) if n.startswith("best_weights/")],
+    "no generator": lambda facts, tensors: (tensors.pop("generators/cpu"), facts["fit_state"].update(batches=1)),
+    "what the method does not declare": lambda facts, _: facts["remembered"].update(forward="x"),
+    "remembered of another kind": lambda facts, _: facts["remembered"].update(protected=[1]),
+    "another schedule": lambda facts, _: facts["fit_state"].update(schedule={"see": 1}),
+    "epochs of text": lambda facts, _: facts.update(epochs=["a"]),
+    "deep": lambda facts, _: facts.update(raw="[" * DEEP),
+    "a list": lambda facts, _: facts.update(raw="[]"),
+}
+
+
+@pytest.mark.parametrize("how", FORGED)
+def test_a_checkpoint_with_right_checksums_and_wrong_content_is_set_aside(
+    how: str, begun: Path, tmp_path: Path
+) -> None:
+    path = copied(begun, tmp_path)
+    newest = checkpoint.newest_first(path / "checkpoint")[0]
+    forge(newest, FORGED[how])
+    record, log = again(path)
+    assert [line.partition("; ")[2] for line in log.warnings] == [f"set aside as {newest.name}.damaged-1"]
+    assert log.epochs == 1
+    assert record["epochs_run"] == [2, 2]
+
+
+def test_files_that_only_look_like_checkpoints_are_left_alone(begun: Path, tmp_path: Path) -> None:
+    path = copied(begun, tmp_path)
+    for name in ("².safetensors", "٣.safetensors", "-1.safetensors", "notes.safetensors"):
+        (path / "checkpoint" / name).write_bytes(b"")
+    (path / "checkpoint" / "000000.safetensors").mkdir()
+    assert checkpoint.how_far(path / "checkpoint") == (1, 1)
+    _, log = again(path)
+    assert log.warnings == []
+    assert (path / "checkpoint" / "².safetensors").exists()
+
+
+# --- what is removed, and what is left ---
+
+
+class RemoveAfter(Callback):
+    def __init__(self, epochs: int, remove: Any) -> None:
+        self.left, self.remove = epochs, remove
+
+    def on_epoch_end(self, _epoch: Any) -> None:
+        self.left -= 1
+        if self.left == 0:
+            self.remove()
+
+
+@pytest.mark.parametrize("what", ["the run", "the store", "renamed"])
+@pytest.mark.parametrize("epochs", [1, 4])
+def test_a_run_whose_directory_goes_in_the_middle_leaves_all_files(what: str, epochs: int, tmp_path: Path) -> None:
+    root = tmp_path / "runs"
+
+    def remove() -> None:
+        if what == "renamed":
+            root.rename(tmp_path / "other")
+        else:
+            shutil.rmtree(root if what == "the store" else next((root / "synthetic" / "gpm").iterdir()))
+
+    record = run_spec(ASKED, out=root, callback=RemoveAfter(epochs, remove))
+    assert store.read_record(Path(record["path"]), thorough=True)
+    assert run_spec(ASKED, out=root)["already_done"]
+
+
+@pytest.mark.parametrize("name", store.FILES)
+def test_a_record_without_one_of_its_files_is_not_whole(name: str, finished: Path, tmp_path: Path) -> None:
+    path = copied(finished, tmp_path)
+    (path / name).unlink()
+    with pytest.raises(CorruptFile, match=name):
+        store.read_record(path, thorough=True)
+    record = json.loads((path / "record.json").read_text())
+    rewrite_record(path, files={known: found for known, found in record["files"].items() if known != name})
+    with pytest.raises(CorruptFile, match=name):
+        store.read_record(path, thorough=True)
+    with pytest.raises(PerdureError, match="gone while the run was at work"):
+        store.finish(path, record)
+
+
+def test_what_killed_writes_left_is_swept_and_nothing_else(begun: Path, tmp_path: Path) -> None:
+    path = copied(begun, tmp_path)
+    left = [".record.json.ab12_xyz", "checkpoint/.000003.safetensors.abcdefgh", "probes/.fgsm.json.abcdefgh"]
+    kept = [".record.json.mine", ".notes", "record.json.abcdefgh", ".matrix.png.abcdefgh", ".failed.json.abcdefgh"]
+    (path / "probes").mkdir()
+    for name in left + kept:
+        (path / name).write_text("half")
+    again(path)
+    assert [name for name in left if (path / name).exists()] == []
+    assert [name for name in kept if (path / name).exists()] == kept
