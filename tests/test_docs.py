@@ -26,7 +26,7 @@ def test_python_of_the_readme_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)  # runs are kept in ./runs
     names = run_python_of("README.md")
-    assert re.search(r"FGSM 1/255.*\n\[\[", capsys.readouterr().out)
+    assert re.search(r"FGSM 1/255.*\n\['\w+', .*\]\nLearned\(3 tasks: ACC .*\) \[\[", capsys.readouterr().out)
     from perdure.data.benchmarks.synthetic import synthetic
     from perdure.nets.mlp import MLP
     from perdure.nets.network import Network

@@ -35,7 +35,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_the_file_does_all_of_it(folder: Path) -> None:
     done = subprocess.run([sys.executable, "first_hour.py", "--quick"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    for words in ("| everyday | Anchored | 1 |", "loaded: LoadedRun(gpm on everyday", "animals are named right"):
+    for words in (
+        "| everyday | Anchored | 1 |",
+        "loaded: LoadedRun(gpm on first_hour.py:everyday",
+        "animals are named right",
+    ):
         assert words in done.stdout
     for name, old in (("animals", r"\d+\.\d"), ("clothes", r"\d+\.\d"), ("vehicles", "new")):
         assert re.search(rf"^{name} +{old} +→ +\d+\.\d$", done.stdout, re.MULTILINE)
@@ -44,8 +48,8 @@ def test_the_file_does_all_of_it(folder: Path) -> None:
     assert str(study.relative_to(folder) / "summary.tex") in done.stdout
     assert (folder / "runs/four-tasks.png").stat().st_size > 1000
     records = [json.loads(path.read_text()) for path in folder.glob("runs/everyday/*/*/record.json")]
-    assert sorted(record["method"] for record in records) == ["Anchored", "finetune", "gpm"]
-    anchored = next(record for record in records if record["method"] == "Anchored")
+    assert sorted(record["method"] for record in records) == ["finetune", "first_hour.py:Anchored", "gpm"]
+    anchored = next(record for record in records if record["method"] == "first_hour.py:Anchored")
     assert anchored["memory_bytes"]["anchor"] > 0
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from finished_runs import finish_run
 from typer.testing import CliRunner, Result
 
 import perdure
@@ -51,8 +52,7 @@ def pretend(file: Path, out: Path, figures: dict[str, list[float]], **more: Any)
             continue
         record = {**one.plain(), "acc": figures[one.method][one.seed - 1], "bwt": -1.0, "threads": 1, "device": "cpu"}
         record |= {"versions": {"torch": "2", "perdure": "0"}, "seconds": 1.0, "data": {"completeness": "complete"}}
-        record |= more
-        finish(run_directory(out, one.benchmark_dir, one.method, one.digest()), record, [])
+        finish_run(run_directory(out, one.benchmark_dir, one.method, one.digest()), {**record, **more})
 
 
 def alive(process: int) -> bool:
@@ -250,9 +250,9 @@ def test_a_missing_probe_makes_a_run_undone(tmp_path: Path) -> None:
     (path / "probes").mkdir()
     (path / "model.safetensors").write_bytes(b"weights")
     record = json.loads((path / "record.json").read_text())
-    model = finish(path, record, ["model.safetensors"])["files"]["model.safetensors"]
+    model = finish(path, record)["files"]["model.safetensors"]
     (path / "probes" / "fgsm.json").write_text(
-        json.dumps({"acc": [1], "models": [model], "headline": {}, "arrays": {}})
+        json.dumps({"probe": "fgsm", "values": {}, "models": [model], "headline": {}, "arrays": {}, "arrays_sum": ""})
     )
     found = json.loads(here(str(file), "--out", str(out), "--dry", "--json").stdout)
     assert (found["done"], found["to_do"]) == (1, 5)

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from finished_runs import finish_run
 
 import perdure
+from perdure.errors import install_hint
 from perdure.lab.probe_run import RunProgress
-from perdure.lab.store import finish, run_directory
+from perdure.lab.store import run_directory
 from perdure.lab.study import StudyResult
 from perdure.lab.study_file import read, specs
 
@@ -65,13 +67,13 @@ def test_without_matplotlib_there_is_one_warning_and_all_the_rest(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     log = Log()
     record = run(tmp_path, probes=["fgsm"], progress=log)
-    assert log.warnings == ["no matrix.png: pictures need matplotlib: pip install 'perdure[report]'"]
+    assert log.warnings == [f"no matrix.png: pictures need matplotlib: {install_hint('report')}"]
     assert record["pictures"] == []
     assert record["probes"]["fgsm"]["headline"]
     study = pretended(tmp_path / "other")
     assert [file.suffix for file in study.files] == [".md", ".tex", ".csv", ".csv"]
     assert [note for note in study.notes if "matplotlib" in note] == [
-        "warning: no comparison.png: pictures need matplotlib: pip install 'perdure[report]'"
+        f"warning: no comparison.png: pictures need matplotlib: {install_hint('report')}"
     ]
 
 
@@ -85,7 +87,7 @@ def pretended(out: Path, **more: Any) -> StudyResult:
         record = {**one.plain(), "acc": acc, "bwt": -1.0, "threads": 1, "device": "cpu", "seconds": 1.0}
         record |= {"versions": {"torch": "2", "perdure": "0"}, "data": {"completeness": "complete"}}
         record |= {"accuracy_matrix": [[acc], [acc, acc]]}
-        finish(run_directory(out, one.benchmark_dir, one.method, one.digest()), record, [])
+        finish_run(run_directory(out, one.benchmark_dir, one.method, one.digest()), record)
     return perdure.study(file, out=out, **more)
 
 

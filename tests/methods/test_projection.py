@@ -203,7 +203,8 @@ def test_what_a_budget_left_survives_saving(
 ) -> None:
     values = {"phi_steps": 5} if maker is RCL else {}
     method = taught(maker(fresh_net(), budget=50_000, **values), stream)
-    save(tmp_path / "model", "digest", method, Learned())
+    matrix = [[50.0] * (row + 1) for row in range(len(method.net.heads))]
+    save(tmp_path / "model", "digest", method, Learned(matrix))
     again = maker(fresh_net(), budget=50_000, **values)
     for _ in method.net.heads:
         again.net.add_head(3)

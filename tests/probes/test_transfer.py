@@ -18,7 +18,7 @@ from perdure.ops.attacks import Ball, pgd
 from perdure.probes.probe import Cost, ProbeProgress, TrainedMethod
 from perdure.probes.transfer import Transfer
 from perdure.report.probes import Result, renderer
-from perdure.seeding import chance, generator
+from perdure.seeding import generator
 from perdure.train.learn import learn
 from perdure.train.plan import Plan
 from perdure.types import TaskIds, Weights
@@ -37,8 +37,7 @@ def both() -> tuple[TrainedMethod, TrainedMethod]:
     stream = synthetic(seed=1, tasks=2, size=8)
     found = []
     for seed in (1, 2):
-        with chance(seed, "network"):
-            method = FineTune(Network(MLP(stream.shape, units=(32,))))
+        method = FineTune(Network(MLP(stream.shape, units=(32,), seed=seed)))
         learned = learn(method, stream, Plan(rate=0.05, epochs=5, batch=16, keep="last"), seed)
         found.append(TrainedMethod(method, learned.tasks, f"seed {seed}"))
     return found[0], found[1]
