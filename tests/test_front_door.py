@@ -76,6 +76,15 @@ def test_parts_of_a_network_are_drawn_by_its_seed() -> None:
         assert same(weights_of(Outer()), weights_of(Outer(seed=3)))
 
 
+def test_a_network_that_takes_a_seed_itself_gets_it() -> None:
+    class Own(MLP):
+        def __init__(self, shape: tuple[int, int, int], *, seed: int = 7) -> None:
+            super().__init__(shape)
+            self.given = seed
+
+    assert (Own((3, 4, 4)).given, Own((3, 4, 4), seed=3).given, Own((3, 4, 4), seed=3).seed) == (7, 3, 3)
+
+
 def test_drawing_weights_leaves_the_global_generator_alone() -> None:
     before = torch.get_rng_state()
     MLP((3, 8, 8), seed=2)

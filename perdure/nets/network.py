@@ -43,11 +43,14 @@ def first_weights(seed: int, *purpose: str | int) -> Iterator[None]:
 
 
 def _seeded(init: Callable[..., None]) -> Callable[..., None]:
-    """An `__init__` that takes a `seed`, too, by which the first weights are drawn."""
+    """An `__init__` that takes a `seed`, too, by which the first weights are drawn; one that has it anyway gets it."""
+    own = signature(init)
 
     @wraps(init)
     def seeded_init(self: Any, *args: Any, seed: int | None = None, **given: Any) -> None:
         outer = _seed.get()
+        if seed is not None and "seed" in own.parameters:
+            given["seed"] = seed
         if outer is not None and (seed is None or type(self).__init__ is not seeded_init):
             init(self, *args, **given)  # part of a network whose weights are being drawn
             self.seed = outer
@@ -56,7 +59,6 @@ def _seeded(init: Callable[..., None]) -> Callable[..., None]:
         with first_weights(self.seed):
             init(self, *args, **given)
 
-    own = signature(init)
     extra = Parameter("seed", Parameter.KEYWORD_ONLY, default=1, annotation=int)
     if not any(p.kind is p.VAR_KEYWORD or p.name == "seed" for p in own.parameters.values()):
         seeded_init.__signature__ = own.replace(parameters=[*own.parameters.values(), extra])  # type: ignore[attr-defined]
