@@ -1,7 +1,7 @@
 """The tables of docs/results/robustness.md, from the runs of two studies.
 
     perdure study robustness --out runs && perdure study outliers --out runs
-    python benchmarks/robustness_tables.py --out runs
+    python benchmarks/robustness_tables.py --out runs [--seeds 1,2]
 
 Nothing is trained or measured here: runs that are not in the store are left out of the means, and counted; figures that
 some runs were not measured for are left out and named.
@@ -11,7 +11,7 @@ Figures are means over seeds with the lowest and the highest in brackets; differ
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from statistics import correlation, fmean
 from typing import Any
@@ -65,8 +65,10 @@ ROBUSTNESS = [
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("runs"))
-    out = parser.parse_args().out
-    records = records_of("robustness", out)
+    parser.add_argument("--seeds", default="1,2,3", help="only these")
+    given = parser.parse_args()
+    out, seeds = given.out, {int(seed) for seed in given.seeds.split(",")}
+    records = records_of("robustness", out, seeds)
     if not records:
         sys.exit(f"no runs in {out}; run the two studies first, or name their store with --out")
     missing = [name for name in ROBUSTNESS if any(figure(record, name) is None for record in records)]
@@ -84,7 +86,7 @@ def main() -> None:
         r, names = correlation(flat, loss), ", ".join(methods)
         print(f"flatness and loss under FGSM 1/255, {len(some)} runs of {names}: r = {r:.2f}")
     by_outliers: dict[str, list[Record]] = {}
-    for record in records_of("outliers", out):
+    for record in records_of("outliers", out, seeds):
         by_outliers.setdefault(record.get("outliers", "none"), []).append(record)
     for title, name in (("ACC", "acc"), ("BWT", "bwt")):
         print_head(f"{title}, outliers")
@@ -97,8 +99,8 @@ def main() -> None:
         print_row(outliers, both, lambda record: clean[record["method"], record["seed"]] - record["acc"])
 
 
-def records_of(study: str, out: Path) -> list[Record]:
-    planned = find_runs(specs(read(study)), out=out, root=None)
+def records_of(study: str, out: Path, seeds: Collection[int]) -> list[Record]:
+    planned = find_runs([one for one in specs(read(study)) if one.seed in seeds], out=out, root=None)
     records = [one.record for one in planned if one.record is not None]
     print(f"\n{study}: {len(records)} of {len(planned)} runs are there")
     return records

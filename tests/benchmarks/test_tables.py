@@ -52,7 +52,7 @@ def test_a_figure_that_some_runs_lack_is_named_and_left_out(
     apgd = {"headline": {"APGD 2/255": 50.0}, "clean": {"acc": 71.0}}
     runs = [record(method, seed, pgd=pgd) for method in table.METHODS for seed in (1, 2)]
     runs[0]["probes"]["apgd-x"] = apgd
-    monkeypatch.setattr(table, "records_of", lambda study, _out: runs if study == "robustness" else [])
+    monkeypatch.setattr(table, "records_of", lambda study, _out, _seeds: runs if study == "robustness" else [])
     monkeypatch.setattr("sys.argv", ["robustness_tables.py"])
     table.main()
     printed = capsys.readouterr().out
