@@ -305,8 +305,7 @@ def _latex(found: Table) -> str:
             rf"\caption{{{_latex_text(found.title)}}}",
             rf"\begin{{tabular}}{{{columns}}}",
             r"\toprule",
-            rf"{head} \\",
-            r"\midrule",
+            *([rf"{head} \\", r"\midrule"] if any(column.name for column in found.columns) else []),
             "\n\\midrule\n".join("\n".join(rows) for rows in groups),
             r"\bottomrule",
             r"\end{tabular}",
@@ -319,7 +318,8 @@ def _latex(found: Table) -> str:
 
 def _latex_row(row: Sequence[Cell]) -> str:
     cells = [(_latex_text(cell.text), cell.bold) for cell in row]
-    return " & ".join(rf"\textbf{{{text}}}" if bold and text else text for text, bold in cells) + r" \\"
+    line = " & ".join(rf"\textbf{{{text}}}" if bold and text else text for text, bold in cells) + r" \\"
+    return f"{{}}{line}" if line.startswith("[") else line  # after the row above, LaTeX would take it for a length
 
 
 def _latex_text(text: str) -> str:

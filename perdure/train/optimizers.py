@@ -21,7 +21,7 @@ class Optimizer:
     what is remembered of it."""
 
     kinds: ClassVar[tuple[str, ...]]  # of tensors that it remembers
-    bends: bool  # whether a direction may leave the span of the gradients so far
+    needs_projection: bool  # whether a direction may leave the span of the gradients so far
 
     def __init__(self, weights: dict[str, nn.Parameter], state: State | None = None) -> None:
         self.weights = weights
@@ -33,7 +33,7 @@ class Optimizer:
         moving = {name: gradient[name] for name in self.weights if name in gradient}
         if moving:
             moving = self.direction(moving)
-        if self.bends and project is not None:
+        if self.needs_projection and project is not None:
             moving = project(moving)
         if moving:
             torch._foreach_add_([self.weights[name] for name in moving], list(moving.values()), alpha=-rate)
@@ -71,7 +71,7 @@ class SGD(Optimizer):
     ) -> None:
         super().__init__(weights, state)
         self.momentum, self.nesterov, self.weight_decay = momentum, nesterov, weight_decay
-        self.bends = weight_decay > 0  # momentum alone, new in each lesson, does not
+        self.needs_projection = weight_decay > 0  # momentum alone, new in each lesson, does not
 
     def direction(self, gradient: Gradient) -> Gradient:
         if self.weight_decay:
@@ -103,7 +103,7 @@ class AdamW(Optimizer):
     """
 
     kinds = ("momentum", "squares", "steps")
-    bends = True
+    needs_projection = True
 
     def __init__(
         self,
@@ -118,16 +118,16 @@ class AdamW(Optimizer):
         self.weight_decay, self.betas, self.eps = weight_decay, betas, eps
 
     def direction(self, gradient: Gradient) -> Gradient:
-        slopes, (one, two) = list(gradient.values()), self.betas
+        gradients, (beta1, beta2) = list(gradient.values()), self.betas
         means, squares = self.remembered("momentum", gradient), self.remembered("squares", gradient)
-        torch._foreach_lerp_(means, slopes, 1 - one)
-        torch._foreach_mul_(squares, two)
-        torch._foreach_addcmul_(squares, slopes, slopes, 1 - two)
+        torch._foreach_lerp_(means, gradients, 1 - beta1)
+        torch._foreach_mul_(squares, beta2)
+        torch._foreach_addcmul_(squares, gradients, gradients, 1 - beta2)
         counts = [self._count(name) for name in gradient]
         roots = torch._foreach_sqrt(squares)
-        torch._foreach_div_(roots, [(1 - two**count) ** 0.5 for count in counts])
+        torch._foreach_div_(roots, [(1 - beta2**count) ** 0.5 for count in counts])
         torch._foreach_add_(roots, self.eps)
-        torch._foreach_mul_(roots, [1 - one**count for count in counts])
+        torch._foreach_mul_(roots, [1 - beta1**count for count in counts])
         direction = dict(zip(gradient, torch._foreach_div(means, roots), strict=True))
         return self.with_decay(direction, self.weight_decay) if self.weight_decay else direction
 

@@ -98,10 +98,10 @@ def test_only_a_direction_that_may_leave_the_gradients_is_projected_again(name: 
 
     weights, before = some_weights(), some_weights()
     optimizer_for(plan, weights).step(some_gradient(0), 0.1, without_flat)
-    bends = "decay" in name or "adamw" in name or name == "all of sgd"
-    assert len(asked) == bends
+    projected = "decay" in name or "adamw" in name or name == "all of sgd"
+    assert len(asked) == projected
     assert all(set(update) == {"wide", "flat"} for update in asked)  # no name that had no gradient
-    assert torch.equal(weights["flat"], before["flat"]) == bends
+    assert torch.equal(weights["flat"], before["flat"]) == projected
     assert torch.equal(weights["late"], before["late"])
 
 
