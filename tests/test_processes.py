@@ -1,6 +1,7 @@
 """No process that perdure starts runs what lies in the working directory."""
 
 import ast
+import json
 import os
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from perdure.lab.estimate import _start_seconds
 from perdure.lab.execute.job import Job
 from perdure.lab.execute.local import LocalExecutor
 from perdure.lab.spec import spec
-from perdure.processes import python, python_environment
+from perdure.processes import openmp_settings, python, python_environment
 
 ROOT = Path(perdure.__file__).parent.parent
 
@@ -63,3 +64,22 @@ def test_there_is_one_way_to_start_python() -> None:
     for path in (ROOT / "benchmarks").rglob("*.py"):
         text = path.read_text("utf-8")
         assert text.count("[sys.executable, ") == text.count('[sys.executable, "-P", '), path
+
+
+def test_threads_spin_for_a_bounded_time_unless_the_user_has_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"):
+        monkeypatch.delenv(name, raising=False)
+    assert python_environment()["GOMP_SPINCOUNT"] == "10000"
+    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
+    assert "GOMP_SPINCOUNT" not in python_environment()
+    assert openmp_settings(os.environ) == {"OMP_WAIT_POLICY": "PASSIVE"}
+
+
+def test_the_command_says_how_its_threads_wait(tmp_path: Path) -> None:
+    words = ("run", "finetune", "synthetic", "--tasks", "1", "--plan", "epochs=1", "--net", "mlp", "--json")
+    clean = {name: value for name, value in os.environ.items() if "OMP" not in name}
+    done = subprocess.run(python("-m", "perdure", *words), env=clean, capture_output=True, check=True, cwd=tmp_path)
+    assert json.loads(done.stdout)["openmp"] == {"GOMP_SPINCOUNT": "10000", "KMP_BLOCKTIME": "1"}
+    job = Job(spec("finetune", "synthetic", tasks=1, network="mlp", plan={"epochs": 1}), str(tmp_path / "jobs"))
+    (*_, last) = LocalExecutor().do([job])
+    assert last.facts["record"]["openmp"], last.facts

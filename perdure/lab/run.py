@@ -1,5 +1,6 @@
 """One run, from what is asked for to its record."""
 
+import os
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -27,6 +28,7 @@ from perdure.lab.warnings import warnings_for
 from perdure.methods.method import Method
 from perdure.nets.network import Backbone
 from perdure.ops.metrics import average_accuracy, backward_transfer, forgetting, learning_accuracy
+from perdure.processes import openmp_settings
 from perdure.train.callbacks import Callback, Callbacks
 from perdure.train.learn import learn
 from perdure.train.state import Learned
@@ -259,5 +261,6 @@ def summary(spec: RunSpec, stream: Stream, method: Method, learned: Learned) -> 
         },
         "device": str(next(method.parameters()).device),
         "threads": torch.get_num_threads(),
+        "openmp": openmp_settings(os.environ),
         "plain": sorted(fast.off()),
     }
