@@ -18,6 +18,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from hashlib import blake2b
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -54,6 +55,13 @@ class OwnEntry:
         return self.thing
 
 
+@cache
+def _of_other_packages(kind: str) -> dict[str, Entry]:
+    """What installed packages offer; once for a process, since the metadata of all packages are read for it."""
+    found = entry_points(group=f"perdure.{kind}s")
+    return {e.name: Entry(e.value, f"from {e.dist.name if e.dist else e.value}") for e in found}
+
+
 class Registry:
     def __init__(self, kind: str, entries: dict[str, Entry], base: str = "") -> None:
         self.kind = kind
@@ -63,9 +71,7 @@ class Registry:
 
     def entries(self) -> "dict[str, Entry | OwnEntry]":
         """Those of perdure first, then those of other packages and yours; a name of perdure's cannot be taken."""
-        others = entry_points(group=f"perdure.{self.kind}s")
-        found = {e.name: Entry(e.value, f"from {e.dist.name if e.dist else e.value}") for e in others}
-        return {**self._shipped, **found, **self._own, **self._shipped}
+        return {**self._shipped, **_of_other_packages(self.kind), **self._own, **self._shipped}
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.entries())

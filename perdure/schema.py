@@ -14,7 +14,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
-from pydantic import BeforeValidator, ConfigDict, ValidationError, create_model
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, create_model
 
 from perdure.errors import UnknownName, WrongValue, short
 
@@ -133,19 +133,32 @@ def checked(kind: str, thing: Callable[..., Any], given: Mapping[str, Any]) -> d
         if name not in known:
             symbols = [greek for greek in GREEK if meant(greek, known) != greek]
             raise UnknownName(f"value of {kind}", name, [*known, *symbols])
-    fields: dict[str, Any] = {name: (known[name].type, ...) for name in given}
-    config = ConfigDict(extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
-    form = create_model("Values", __config__=config, **fields)
-    try:
-        found = dict(form(**{name: _several(_plain(value), known[name].type) for name, value in given.items()}))
-    except ValidationError as error:
-        name = str(error.errors()[0]["loc"][0])
-        how = f"{name} takes {known[name].allowed}"
-        raise WrongValue(f"{kind}: {name}={short(given[name])} is not allowed; {how}") from None
-    for name, value in found.items():
-        if _too_large(value):
-            raise WrongValue(f"{kind}: {name}={short(given[name])} is too large; {name} takes {known[name].allowed}")
+    found = {}
+    for name, value in given.items():
+        of = known[name]
+        try:
+            found[name] = _form(of.type)(value=_several(_plain(value), of.type)).value  # type: ignore[attr-defined]
+        except ValidationError:
+            how = f"{name} takes {of.allowed}"
+            raise WrongValue(f"{kind}: {name}={short(value)} is not allowed; {how}") from None
+        if _too_large(found[name]):
+            raise WrongValue(f"{kind}: {name}={short(value)} is too large; {name} takes {of.allowed}")
     return found
+
+
+def _form(kind: Any) -> type[BaseModel]:
+    """A form of one value. Making one takes longer than all else that is done with it, so they are kept."""
+    try:
+        return _kept_form(kind)
+    except TypeError:  # a type of the user's that has no hash
+        return _kept_form.__wrapped__(kind)
+
+
+@cache
+def _kept_form(kind: Any) -> type[BaseModel]:
+    config = ConfigDict(extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
+    form: type[BaseModel] = create_model("Value", __config__=config, value=(kind, ...))
+    return form
 
 
 def checks_values(kind: str, init: Callable[..., None]) -> Callable[..., None]:
