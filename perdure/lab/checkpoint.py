@@ -115,6 +115,7 @@ def save(path: Path, digest: str, method: Method, learned: Learned, fit_state: F
         "matrix": learned.matrix,
         "epochs": [asdict(epoch) for epoch in learned.epochs],
         "seconds": learned.seconds,
+        "evaluation_seconds": learned.evaluation_seconds,
         "fit_state": None,
         "threads": torch.get_num_threads(),
     }
@@ -179,7 +180,8 @@ def _checkpoint(path: Path, found: dict[str, Tensor], facts: dict[str, Any], pla
         group, name = (group, name) if group in groups else (METHOD, key)
         groups[group][name] = tensor.clone()  # apart from the file, which may go
     state = groups.pop(METHOD)
-    learned = Learned(facts["matrix"], [_epoch(epoch) for epoch in facts["epochs"]], [], facts["seconds"])
+    epochs, tested = [_epoch(epoch) for epoch in facts["epochs"]], facts.get("evaluation_seconds", 0.0)
+    learned = Learned(facts["matrix"], epochs, [], facts["seconds"], tested)
     fit_state = None
     if (at := facts["fit_state"]) is not None:
         schedule = plan.schedule_for_lesson()

@@ -6,7 +6,7 @@ runs/<benchmark>/<method>/<hash>/
     probes/NAME.png     what a probe found
 runs/studies/<name>/
     summary.md, summary.tex                     the tables that `perdure study` prints
-    summary.csv, measured.csv, differences.csv  the same, a file for each
+    summary.csv, measured.csv, differences.csv, paper.csv  the same, a file for each
     comparison.png      ACC and BWT of each method
     accuracy.png        mean accuracy over tasks seen, after each task
 """
@@ -19,13 +19,14 @@ from typing import Any
 from safetensors.numpy import load_file
 
 from perdure.errors import PerdureError
+from perdure.lab.paper import Comparison
 from perdure.lab.store import read_probe, write
 from perdure.ops.statistics import Difference, Group
 from perdure.report import figures
 from perdure.report.plot import read_epochs
 from perdure.report.probes import Result, renderer
 from perdure.report.table import Table, as_text
-from perdure.report.tables import differences, measured, summary
+from perdure.report.tables import beside_paper, differences, measured, summary
 
 Warn = Callable[[str], None]
 Files = Mapping[Path, Callable[[], bytes]]
@@ -90,9 +91,14 @@ def read_result(file: Path, label: str) -> Result:
 
 
 def study_tables(
-    groups: Sequence[Group], probed: Sequence[str], compared: Sequence[Difference], scale: float = 1.0
+    groups: Sequence[Group],
+    probed: Sequence[str],
+    compared: Sequence[Difference],
+    paper: Sequence[Comparison] = (),
+    scale: float = 1.0,
 ) -> dict[str, list[Table]]:
-    """What a study prints: its summary, what probes measured on each benchmark, and paired differences."""
+    """What a study prints: its summary, what probes measured on each benchmark, paired differences, and the paper's
+    figures beside ours."""
     note = "" if scale == 1 else f"; epochs × {scale:g}: not the plan's figures"
     benchmarks = dict.fromkeys(group.benchmark for group in groups)
     parts = [[group for group in groups if group.benchmark == benchmark] for benchmark in benchmarks]
@@ -100,6 +106,7 @@ def study_tables(
         "summary": [summary(groups, note)],
         "measured": [measured(alike, probed) for alike in parts] if probed else [],
         "differences": [differences(compared)] if compared else [],
+        "paper": [beside_paper(paper)] if paper else [],
     }
     return {name: tables for name, tables in found.items() if tables}
 

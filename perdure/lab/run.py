@@ -40,6 +40,7 @@ DEFINITIONS = {
     "learning_accuracy": "mean of the diagonal, percent",
     "forgetting": "mean over tasks 1…T−1 of best ever − last row, percent points",
     "seconds": "training, without evaluation and probes",
+    "evaluation_seconds": "testing all tasks seen after each task",
 }
 
 
@@ -250,6 +251,7 @@ def summary(spec: RunSpec, stream: Stream, method: Method, learned: Learned) -> 
         "accuracy_matrix": learned.matrix,
         "epochs_run": [sum(epoch.lesson == row for epoch in learned.epochs) for row in range(len(learned.matrix))],
         "seconds": learned.seconds,
+        "evaluation_seconds": learned.evaluation_seconds,
         "memory_bytes": method.memory_bytes(),
         "facts": method.facts(),
         "definitions": DEFINITIONS,

@@ -119,6 +119,7 @@ class SavedRecord(Saved):
     forgetting: FiniteFloat | None
     accuracy_matrix: Annotated[Rows, Field(min_length=1)]
     seconds: Annotated[FiniteFloat, Field(ge=0)]
+    evaluation_seconds: Annotated[FiniteFloat, Field(ge=0)] | None = None
     memory_bytes: dict[str, FiniteFloat]
     facts: dict[str, Any]
     versions: Versions
@@ -214,6 +215,7 @@ class CheckpointHeader(Saved):
     matrix: Rows
     epochs: list[SavedEpoch]
     seconds: FiniteFloat
+    evaluation_seconds: FiniteFloat = 0.0  # earlier versions did not count them
     fit_state: SavedFit | None
     threads: int
     sums: dict[str, int]

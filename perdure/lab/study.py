@@ -13,10 +13,11 @@ from perdure.lab.build import BenchmarkFunction, count_lessons, open_clean
 from perdure.lab.estimate import RunCost, estimate_runs, parallel_seconds
 from perdure.lab.execute.job import Event, Executor, Job
 from perdure.lab.executors import make_executor, stop_on_signal
+from perdure.lab.paper import Comparison, compare_with_paper
 from perdure.lab.pictures import study_tables, write_study
 from perdure.lab.spec import RunSpec
 from perdure.lab.store import clear_failure, read_probes, read_record, run_directory, save_failure
-from perdure.lab.study_file import Study, in_memory, probe_keys, read, specs
+from perdure.lab.study_file import Study, in_memory, probe_keys, read, rows
 from perdure.methods.method import Method
 from perdure.nets.network import Backbone
 from perdure.ops.statistics import CONFIDENCE, DDOF, Difference, Group, differences, groups, headlines
@@ -37,6 +38,7 @@ class StudyRun:
     record: dict[str, Any] | None = None  # once it is done
     error: str = ""  # why it is not
     computed: bool = False  # now, not before
+    row: str = ""  # what tables call it, where the study has a name for it
 
     def plain(self) -> dict[str, Any]:
         """The run as JSON has it."""
@@ -44,6 +46,12 @@ class StudyRun:
         asked = {"method": spec.method, "benchmark": spec.benchmark, "network": spec.network, "seed": spec.seed}
         state = {"state": self.state, "computed": self.computed, "error": self.error or None}
         return {**asked, "values": spec.values, **state, **{name: record.get(name) for name in (*FIGURES, "path")}}
+
+    @property
+    def minutes(self) -> float | None:
+        """Of training and evaluation, as the authors time their runs; None where either is not known."""
+        spent = [(self.record or {}).get(name) for name in ("seconds", "evaluation_seconds")]
+        return None if None in spent else sum(spent) / 60  # type: ignore[arg-type]
 
     def save_error(self, error: str) -> None:
         """Write the reason of a failure into the run's directory."""
@@ -102,6 +110,7 @@ class StudyResult:
     differences: list[Difference]  # paired by seed, from the method that the study names or the first
     measured: list[str]  # names of the figures that probes found
     notes: list[str]  # on data, and on what differs between runs
+    paper: list[Comparison]  # with what the paper prints, where the study is one of its tables
     costs: list[RunCost] | None = None  # of what is to do, where nothing was done
     files: list[Path] = field(default_factory=list)  # tables and pictures that were written
 
@@ -155,13 +164,14 @@ class StudyResult:
                 | _plain_figures(figures)
                 for group, other, figures in self.differences
             ],
+            "paper": [asdict(one) for one in self.paper],
             "notes": self.notes,
             "files": [str(file) for file in self.files],
         }
 
     def tables(self) -> dict[str, list[Table]]:
-        """What it prints, by name: summary, measured, differences."""
-        return study_tables(self.groups, self.measured, self.differences, self.plan.scale)
+        """What it prints, by name: summary, measured, differences, paper."""
+        return study_tables(self.groups, self.measured, self.differences, self.paper, self.plan.scale)
 
     def __repr__(self) -> str:
         return f"StudyResult({self.plan.study.name}: {self.plan.done} of {len(self.runs)} runs done)"
@@ -206,7 +216,8 @@ def study(
     """
     registry.check_not_loading()
     asked = name if isinstance(name, Study) else read(name)
-    wanted = specs(asked, scale)
+    named = rows(asked, scale)
+    wanted = [one for _, one in named]
     _check_files(wanted)
     out, root, threads = Path(out), None if root is None else Path(root), threads or asked.threads
     executor, parallel = make_executor(on, jobs=jobs, threads=threads, cpus=cpus, gpus=gpus, device=device)
@@ -214,6 +225,8 @@ def study(
         runs = find_runs(wanted, out=out, root=root, probes=probe_keys(asked))
     except WrongValue as error:  # such as more tasks than there are
         raise WrongValue(f"{asked.where}: {error}") from None
+    for run, (row, _) in zip(runs, named, strict=True):
+        run.row = row
     plan = StudyPlan(asked, runs, scale, out, root, device, on, executor, parallel, threads)
     callback = callback or StudyCallback()
     if dry:
@@ -376,12 +389,22 @@ def _update(run: StudyRun, event: Event, on_event: Callable[[Event], None]) -> N
 
 def _result(plan: StudyPlan, costs: list[RunCost] | None = None) -> StudyResult:
     # Runs that are not done belong to a group, too, without figures.
-    runs = [{**headlines(run.record or {}), **(run.record or {}), **run.spec.plain()} for run in plan.runs]
+    runs = [
+        {
+            **headlines(run.record or {}),
+            **(run.record or {}),
+            **run.spec.plain(),
+            "row": run.row,
+            "minutes": run.minutes,
+        }
+        for run in plan.runs
+    ]
     records = [run.record for run in plan.runs if run.record]
     found = groups(runs)
     against = plan.study.against
     compared = differences(found, None if against is None else registry.methods.short_name(against))
-    return StudyResult(plan, found, compared, _measured(plan, records), _notes(records), costs)
+    paper = compare_with_paper(plan.study.paper, found) if plan.study.paper else []
+    return StudyResult(plan, found, compared, _measured(plan, records), _notes(records), paper, costs)
 
 
 def _written(result: StudyResult, pictures: bool) -> StudyResult:

@@ -20,6 +20,7 @@ Scalar = bool | int | float | str
 Names = Annotated[list[str], Field(min_length=1)]
 Seeds = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
 Choice = Annotated[list[Scalar], Field(min_length=1)]
+PAPER_TABLES = ("table1", "ablation", "fgsm", "phi", "kappa", "seeds", "time")  # of lab/paper.toml
 
 
 class Form(BaseModel):
@@ -44,6 +45,7 @@ class Grid(Form):
         {}, description="a table of name = value, or one for each benchmark"
     )
     outliers: str | Names = Field("", description="KIND:RATE[@TASKS] such as labels:0.2, none, or a list of these")
+    row: str = Field("", description="a line of text: what tables call the runs of this block")
     values: dict[str, dict[str, Scalar | Choice]] = Field(
         {}, description="for each method a table of name = value, or name = [value, …]"
     )
@@ -56,6 +58,7 @@ class Header(Form):
     probes: list[str] = Field([], description="a list of names, see `perdure ls probes`, such as pgd or pgd(steps=50)")
     threads: int = Field(1, ge=1, description="a whole number ≥ 1")
     against: str | None = Field(None, description="the name of a method")
+    paper: str = Field("", description="a table of the paper, to compare with: " + ", ".join(PAPER_TABLES))
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,7 @@ class Study:
     probes: tuple[str, ...]
     threads: int  # of each run, however many run at once: another number would change the last digits
     against: str | None  # the method that the others are compared with; the first when left out
+    paper: str  # the table of the paper that it is compared with, if any
     grids: tuple[Grid, ...]
     folder: Path = Path()  # where files such as my.py:Careful are looked for
 
@@ -126,7 +130,10 @@ def _study(name: str, where: str, content: dict[str, Any]) -> Study:
     _check_tables_used(where, shared, grids)
     if header.against is not None and not any(header.against in grid.methods for grid in grids):
         raise WrongValue(f"{where}: against={header.against}, which is not among its methods")
-    return Study(name, where, header.about, tuple(header.probes), header.threads, header.against, tuple(grids))
+    if header.paper and header.paper not in PAPER_TABLES:
+        raise UnknownName(f"table of the paper, in {where}:", header.paper, PAPER_TABLES)
+    own = (header.about, tuple(header.probes), header.threads, header.against, header.paper)
+    return Study(name, where, *own, tuple(grids))
 
 
 def _check_keys(where: str, content: Mapping[str, Any], known: Mapping[str, Any]) -> None:
@@ -196,11 +203,16 @@ def specs(study: Study, scale: float = 1.0) -> list[RunSpec]:
 
     `scale` multiplies the epochs of every plan; at least one is left.
     """
+    return [run for _, run in rows(study, scale)]
+
+
+def rows(study: Study, scale: float = 1.0) -> list[tuple[str, RunSpec]]:
+    """The same, each with what tables call it, where the study has a name for it."""
     if not 0 < scale < float("inf"):
         raise WrongValue(f"scale={scale:g} is not allowed; use a number above 0, such as 0.1")
     with _naming(study.where):
         probe_keys(study)
-    found: dict[str, RunSpec] = {}
+    found: dict[str, tuple[str, RunSpec]] = {}
     for number, grid in enumerate(study.grids, 1):
         place = study.where if len(study.grids) == 1 else f"{study.where}, block {number}"
         with _naming(place):
@@ -211,7 +223,7 @@ def specs(study: Study, scale: float = 1.0) -> list[RunSpec]:
             key = json.dumps(run.plain(), sort_keys=True)
             if key in found:
                 raise WrongValue(f"{place}: {run.method} on {run.benchmark} with seed {run.seed} is in it twice")
-            found[key] = run
+            found[key] = grid.row, run
     return list(found.values())
 
 

@@ -42,9 +42,12 @@ class Group:
     benchmark: str
     label: str  # what sets it apart from other groups of its method and benchmark; often nothing
     runs: tuple[Run, ...]
+    row: str = ""  # what the study calls it, where it has a name for it
 
     @property
     def name(self) -> str:
+        if self.row:
+            return self.row
         method = without_file(self.method)
         return f"{method} ({self.label})" if self.label else method
 
@@ -83,16 +86,16 @@ def headlines(record: Run) -> dict[str, float]:
     return {name: figure for found in measured for name, figure in found["headline"].items()}
 
 
-def spread(values: Sequence[float]) -> Spread | None:
+def spread(values: Sequence[float], ddof: int = DDOF) -> Spread | None:
     """
-    >>> spread([1.0, 2.0, 3.0])
-    Spread(mean=2.0, deviation=1.0, n=3)
+    >>> spread([1.0, 2.0, 3.0]), spread([1.0, 3.0], ddof=0)
+    (Spread(mean=2.0, deviation=1.0, n=3), Spread(mean=2.0, deviation=1.0, n=2))
     """
     if not values:
         return None
     mean = math.fsum(values) / len(values)
     squares = math.fsum((value - mean) ** 2 for value in values)
-    return Spread(mean, math.sqrt(squares / (len(values) - DDOF)) if len(values) > DDOF else None, len(values))
+    return Spread(mean, math.sqrt(squares / (len(values) - ddof)) if len(values) > 1 else None, len(values))
 
 
 def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval | None:
@@ -131,11 +134,11 @@ def differences(found: Sequence[Group], against: str | None = None) -> list[Diff
 
 def groups(runs: Sequence[Run]) -> list[Group]:
     """Runs alike but for their seed, by benchmark and method, in the order in which they come."""
-    gathered: dict[tuple[str, str, str], list[Run]] = {}
+    gathered: dict[tuple[str, str, str, str], list[Run]] = {}
     for run, label in zip(runs, labels(runs), strict=True):
-        gathered.setdefault((run["benchmark"], run["method"], label), []).append(run)
+        gathered.setdefault((run["benchmark"], run["method"], label, run.get("row", "")), []).append(run)
     benchmarks, methods = (list(dict.fromkeys(run[name] for run in runs)) for name in ("benchmark", "method"))
-    found = [Group(method, where, label, tuple(alike)) for (where, method, label), alike in gathered.items()]
+    found = [Group(method, where, label, tuple(alike), row) for (where, method, label, row), alike in gathered.items()]
     return sorted(found, key=lambda group: (benchmarks.index(group.benchmark), methods.index(group.method)))
 
 

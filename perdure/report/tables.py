@@ -126,6 +126,46 @@ def differences(compared: Sequence[Difference]) -> Table:
     return table(title, [*names("benchmark", "method"), Column("n"), Column("ACC"), Column("BWT")], rows)
 
 
+FIGURES = {"acc": "ACC", "bwt": "BWT", "minutes": "minutes"}
+
+
+def beside_paper(compared: Sequence[Any]) -> Table:
+    """One row per figure that the paper prints (`lab.paper.Comparison`): ours, the paper's, the authors' own runs, and
+    whether they agree. Reasons and remarks stand below, under letters."""
+    title = "ours beside the paper's, mean ± standard deviation over n seeds (ddof 0)"
+    remarks: dict[str, str] = {}
+
+    def letter(text: str) -> str:
+        return remarks.setdefault(text, f"({_letters(len(remarks))})") if text else ""
+
+    parts = []
+    for benchmark in dict.fromkeys(one.benchmark for one in compared):
+        rows = []
+        for one in compared:
+            if one.benchmark == benchmark:
+                sign = "+" if one.figure == "bwt" else ""
+                logged = ", ".join(_number(value, sign, 2) for value in one.logged) or "–"
+                marks = letter(one.why) + letter(one.note)
+                figures = [_spread(one.ours, sign), _spread(one.printed, sign), logged]
+                told = [FIGURES.get(one.figure, one.figure), str(one.ours.n if one.ours else 0), *figures]
+                rows.append([without_file(benchmark), one.row, *told, f"{one.verdict} {marks}".strip()])
+        parts.append(rows)
+    columns = [
+        *names("benchmark", "method", "figure"),
+        *map(Column, ("n", "ours", "paper", "authors' runs")),
+        *names("verdict"),
+    ]
+    return table(title, columns, *parts, notes=[f"{mark} {text}" for text, mark in remarks.items()])
+
+
+def _letters(number: int) -> str:
+    """
+    >>> [_letters(number) for number in (0, 25, 26)]
+    ['a', 'z', 'aa']
+    """
+    return (_letters(number // 26 - 1) if number >= 26 else "") + chr(ord("a") + number % 26)
+
+
 def duration(seconds: float) -> str:
     """
     >>> [duration(s) for s in (0.2, 90, 400, 7200, 500_000)]

@@ -63,8 +63,10 @@ def learn(
         state = None
         _settle(device)
         learned.seconds += time.perf_counter() - started
+        started = time.perf_counter()
         judges = [getattr(task, judged_on) for task in learned.tasks]
         learned.matrix.append([evaluate(method, split, i).accuracy for i, split in enumerate(judges)])
+        learned.evaluation_seconds += time.perf_counter() - started
         callback.on_task_end(method, learned)
     if not learned.tasks:
         raise WrongValue("no task to learn; give at least one")

@@ -53,6 +53,7 @@ class Learned:
     epochs: list[Epoch] = field(default_factory=list)
     tasks: list[Task] = field(default_factory=list)
     seconds: float = 0.0  # of training, evaluation left out
+    evaluation_seconds: float = 0.0  # of what fills the matrix
 
     @property
     def acc(self) -> float:

@@ -8,7 +8,7 @@ import pytest
 
 from perdure.errors import UsageError
 from perdure.lab.spec import RunSpec
-from perdure.lab.study_file import read, shipped, specs
+from perdure.lab.study_file import read, rows, shipped, specs
 
 GRID = """
 about = "a grid"
@@ -182,7 +182,7 @@ def test_table1_has_the_cells_of_the_paper() -> None:
     }
     runs = specs(read("table1"))
     assert {(run.method, run.benchmark) for run in runs} == cells
-    assert len(runs) == 2 * len(cells) == 60
+    assert len(runs) == 5 * len(cells) == 150
     assert all(run.settings == {"legacy": True} for run in runs if run.benchmark == "five")
 
 
@@ -193,13 +193,15 @@ def test_sweeps_have_the_values_of_the_paper() -> None:
     assert kappa == printed["kappa_sensitivity_CIFAR100"]["kappa"]
     assert phi == printed["phi_sensitivity_CIFAR100"]["phi"]
     assert sorted({run.seed for run in specs(read("seeds"))}) == printed["seeds_CIFAR100"]["seeds"]
-    rows = [
-        (run.values["phi_init"], run.values["ua_weight"], run.values["ua_in"])
-        for run in specs(read("ablation"))
-        if (run.seed, run.benchmark) == (1, "cifar100")
+    ablation = [(row, run) for row, run in rows(read("ablation")) if (run.seed, run.benchmark) == (1, "cifar100")]
+    assert [row for row, _ in ablation if row != "neither"] == [
+        name.replace("phi", "φ") for name in printed["ablation"]
     ]
-    assert rows == [(0, 0, "both"), (1e-4, 0, "both"), (0, 1, "both"), (1e-4, 1, "descent"), (1e-4, 1, "both")]
-    assert len(rows) == len(printed["ablation"])
+    first, *others = [run for _, run in ablation]
+    assert (first.method, first.values["threshold"], first.values["mix_weight"]) == ("dfgp", 0.95, 0.1)
+    parts = [(run.values["phi_init"], run.values["ua_weight"], run.values["ua_in"]) for run in others]
+    assert parts == [(0, 0, "both"), (1e-4, 0, "both"), (0, 1, "both"), (1e-4, 1, "descent"), (1e-4, 1, "both")]
+    assert {(run.method, run.values["threshold"]) for run in others} == {("rcl", 0.94)}
 
 
 def test_the_page_about_studies_is_true(file: Path) -> None:
