@@ -33,6 +33,8 @@ from perdure.ops.statistics import labels
 from perdure.report.table import Cell, Column, names, table
 from perdure.report.tables import duration
 
+MORE_CORES = (8, 32)  # what people have besides this machine; `--dry` says how long it would take there
+
 if TYPE_CHECKING:
     from perdure.lab.study import StudyResult
 
@@ -221,6 +223,8 @@ def _print_costs(result: "StudyResult", page: Page) -> None:
             "probes left out. The number of epochs is an upper bound: where a plan stops at a plateau, runs are "
             "shorter."
         )
+        elsewhere = [f"{duration(result.seconds_with(jobs))} on {jobs} cores" for jobs in MORE_CORES]
+        page.say(f"as fast as one run alone is here: {elsewhere[0]}, {elsewhere[1]} (a Ray cluster, --on ray)")
 
 
 def _print_result(result: "StudyResult", page: Page) -> None:

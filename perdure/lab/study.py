@@ -13,6 +13,7 @@ from perdure.lab.build import BenchmarkFunction, count_lessons, open_clean
 from perdure.lab.estimate import RunCost, estimate_runs, parallel_seconds
 from perdure.lab.execute.job import Event, Executor, Job
 from perdure.lab.executors import make_executor, stop_on_signal
+from perdure.lab.fact_tables import FACT_TABLES
 from perdure.lab.paper import Comparison, compare_with_paper
 from perdure.lab.pictures import study_tables, write_study
 from perdure.lab.spec import RunSpec
@@ -113,6 +114,7 @@ class StudyResult:
     paper: list[Comparison]  # with what the paper prints, where the study is one of its tables
     costs: list[RunCost] | None = None  # of what is to do, where nothing was done
     files: list[Path] = field(default_factory=list)  # tables and pictures that were written
+    facts: Table | None = None  # instead of runs
 
     @property
     def runs(self) -> list[StudyRun]:
@@ -130,8 +132,12 @@ class StudyResult:
     @property
     def seconds_in_parallel(self) -> float | None:
         """The same with so many jobs at a time as there are, where that is known."""
+        return None if self.plan.jobs is None else self.seconds_with(self.plan.jobs)
+
+    def seconds_with(self, jobs: int) -> float:
+        """The same with so many jobs at a time, each as fast as one alone is here."""
         each = [cost.estimate.run for cost in self.costs or () if cost.estimate for _ in range(cost.runs)]
-        return None if self.plan.jobs is None else parallel_seconds(each, self.plan.jobs)
+        return parallel_seconds(each, jobs)
 
     def plain(self) -> dict[str, Any]:
         """All of it as JSON has it."""
@@ -171,6 +177,8 @@ class StudyResult:
 
     def tables(self) -> dict[str, list[Table]]:
         """What it prints, by name: summary, measured, differences, paper."""
+        if self.facts is not None:
+            return {self.plan.study.table: [self.facts]}
         return study_tables(self.groups, self.measured, self.differences, self.paper, self.plan.scale)
 
     def __repr__(self) -> str:
@@ -229,6 +237,10 @@ def study(
         run.row = row
     plan = StudyPlan(asked, runs, scale, out, root, device, on, executor, parallel, threads)
     callback = callback or StudyCallback()
+    if asked.table:
+        grid = asked.grids[0]
+        facts = FACT_TABLES[asked.table](grid.benchmarks, grid.methods, root)
+        return _written(replace(_result(plan), facts=facts), pictures=False)
     if dry:
         place = torch.device(device if on == "local" else "cpu")
         costs = estimate_runs([run.spec for run in plan.to_do], root, place, threads, callback.on_timed)
@@ -410,7 +422,7 @@ def _result(plan: StudyPlan, costs: list[RunCost] | None = None) -> StudyResult:
 def _written(result: StudyResult, pictures: bool) -> StudyResult:
     """With its files; those of other numbers of epochs are kept apart."""
     plan, warnings = result.plan, list[str]()
-    if not plan.done:
+    if not plan.done and result.facts is None:
         return result
     folder = plan.out / "studies" / (plan.study.name + ("" if plan.scale == 1 else f"-scale-{plan.scale:g}"))
     found = (result.groups, result.measured, result.tables(), result.notes)

@@ -20,6 +20,7 @@ Scalar = bool | int | float | str
 Names = Annotated[list[str], Field(min_length=1)]
 Seeds = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
 Choice = Annotated[list[Scalar], Field(min_length=1)]
+FACT_TABLES = ("datasets", "hyperparameters")  # of lab/fact_tables.py
 PAPER_TABLES = ("table1", "ablation", "fgsm", "phi", "kappa", "seeds", "time")  # of lab/paper.toml
 
 
@@ -58,6 +59,7 @@ class Header(Form):
     probes: list[str] = Field([], description="a list of names, see `perdure ls probes`, such as pgd or pgd(steps=50)")
     threads: int = Field(1, ge=1, description="a whole number ≥ 1")
     against: str | None = Field(None, description="the name of a method")
+    table: str = Field("", description="a table that needs no runs: " + ", ".join(FACT_TABLES))
     paper: str = Field("", description="a table of the paper, to compare with: " + ", ".join(PAPER_TABLES))
 
 
@@ -72,6 +74,7 @@ class Study:
     threads: int  # of each run, however many run at once: another number would change the last digits
     against: str | None  # the method that the others are compared with; the first when left out
     paper: str  # the table of the paper that it is compared with, if any
+    table: str  # what it is instead of runs, if it is a table of facts
     grids: tuple[Grid, ...]
     folder: Path = Path()  # where files such as my.py:Careful are looked for
 
@@ -132,7 +135,9 @@ def _study(name: str, where: str, content: dict[str, Any]) -> Study:
         raise WrongValue(f"{where}: against={header.against}, which is not among its methods")
     if header.paper and header.paper not in PAPER_TABLES:
         raise UnknownName(f"table of the paper, in {where}:", header.paper, PAPER_TABLES)
-    own = (header.about, tuple(header.probes), header.threads, header.against, header.paper)
+    if header.table and header.table not in FACT_TABLES:
+        raise UnknownName(f"table without runs, in {where}:", header.table, FACT_TABLES)
+    own = (header.about, tuple(header.probes), header.threads, header.against, header.paper, header.table)
     return Study(name, where, *own, tuple(grids))
 
 
@@ -213,6 +218,8 @@ def rows(study: Study, scale: float = 1.0) -> list[tuple[str, RunSpec]]:
     with _naming(study.where):
         probe_keys(study)
     found: dict[str, tuple[str, RunSpec]] = {}
+    if study.table:
+        return []
     for number, grid in enumerate(study.grids, 1):
         place = study.where if len(study.grids) == 1 else f"{study.where}, block {number}"
         with _naming(place):

@@ -175,6 +175,8 @@ def test_dry_counts_times_and_computes_nothing(tmp_path: Path) -> None:
     said = here(str(file), "--out", str(out), "--dry").stdout
     assert "6 runs, 2 done already, 4 to do" in said
     assert "The number of epochs is an upper bound" in said
+    assert "on 8 cores" in said
+    assert "on 32 cores (a Ray cluster, --on ray)" in said
 
 
 def test_tables_of_means_and_paired_differences(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import tomli_w
 
-from perdure.lab import paper
+from perdure.errors import UnknownName
+from perdure.lab import fact_tables, paper
 from perdure.lab import study as study_module
 from perdure.lab.execute.job import Event, Job, run_job
 from perdure.lab.paper import compare_with_paper, printed, verdict
@@ -205,3 +206,44 @@ def test_a_study_of_the_paper_end_to_end(name: str, tmp_path: Path, monkeypatch:
     assert {one.verdict for one in result.paper} == {"not comparable"}
     assert "paper.csv" in {file.name for file in result.files}
     assert "verdict" in str(result)
+
+
+# --- tables without runs ---
+
+
+def test_the_table_of_data_counts_images_and_says_what_the_paper_says(tmp_path: Path) -> None:
+    theirs = tables()["dataset_statistics"]
+    for name, benchmark in BENCHMARKS.items():
+        own = printed()["datasets"][benchmark]
+        assert (own["tasks"], own["classes"]) == (theirs[name]["tasks"], theirs[name]["classes_per_task"])
+        one = [[theirs[name][part] for part in ("train", "valid", "test")]] if name != "FIVE" else None
+        assert own["images"] == (one or list(theirs["FIVE"]["per_task"].values()))
+    file = tmp_path / "data.toml"
+    file.write_text('table = "datasets"\nmethods = ["gpm"]\nbenchmarks = ["synthetic", "six"]\nseeds = [1]\n')
+    result = study(file, out=tmp_path)
+    assert "| synthetic | synthetic-0 … synthetic-2 | 3 | 90 | 30 | 60 | – |" in str(result)
+    assert not result.runs
+    assert {path.name for path in result.files} == {"summary.md", "summary.tex", "datasets.csv"}
+
+
+def test_images_are_compared_with_the_papers(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = {"tasks": 3, "classes": 3, "images": [[90, 30, 60], [90, 30, 60], [1, 2, 3]]}
+    monkeypatch.setattr(fact_tables, "printed", lambda: {"datasets": {"synthetic": said}})
+    text = as_text([fact_tables.datasets(["synthetic"], [], None)], "markdown")
+    assert "| synthetic-0 … synthetic-1 | 3 | 90 | 30 | 60 | the same |" in text
+    assert "| synthetic-2 | 3 | 90 | 30 | 60 | 1 / 2 / 3 |" in text
+
+
+def test_the_table_of_hyperparameters_has_every_preset_with_its_source(tmp_path: Path) -> None:
+    text = str(study("hyperparameters", out=tmp_path))
+    assert "| all | epochs | 200 (paper, log; no run reaches it) | 100 (paper, log; no run reaches it) |" in text
+    assert "| ewc | coefficient | 5000.0 (paper) | 5000.0 (paper) | 5000.0 (paper) |" in text
+    assert "| owm | clip | 10.0 (code) | – | – |" in text
+
+
+def test_a_table_that_there_is_not(tmp_path: Path) -> None:
+    for key in ("table", "paper"):
+        file = tmp_path / "wrong.toml"
+        file.write_text(f'{key} = "tabel1"\nmethods = ["gpm"]\nbenchmarks = ["six"]\nseeds = [1]\n')
+        with pytest.raises(UnknownName, match="tabel1"):
+            study(file, out=tmp_path)
