@@ -82,10 +82,13 @@ def test_pairs_are_of_the_same_seed() -> None:
     assert paired({1: 5.0}, {2: 5.0}) is None
 
 
+ASKED = ("network", "tasks", "settings", "outliers", "judged_on", "code")
+
+
 def run(method: str, benchmark: str = "six", seed: int = 1, **more: object) -> dict[str, object]:
     plan = {"epochs": more.pop("epochs", 10)}
     asked = {"network": "mlp", "tasks": None, "settings": {}, "plan": plan}
-    asked |= {name: more.pop(name) for name in ("network", "tasks", "settings", "outliers") if name in more}
+    asked |= {name: more.pop(name) for name in ASKED if name in more}
     figures = {name: more.pop(name) for name in ("acc", "bwt") if name in more}
     return {"method": method, "benchmark": benchmark, "seed": seed, **asked, "values": more, **figures}
 
@@ -132,6 +135,18 @@ def test_runs_on_other_data_are_kept_apart() -> None:
     ]
     together = groups([run("gpm", "five", seed=seed, settings=legacy, acc=90.0 + seed) for seed in (1, 2)])
     assert [(group.label, group.figures("acc")) for group in together] == [("", {1: 91.0, 2: 92.0})]
+
+
+def test_runs_judged_on_other_images_or_of_other_code_are_kept_apart() -> None:
+    """A search leaves runs in the store alike but for what their figures are of; one's own method is edited."""
+    searched = groups([run("gpm", judged_on="valid", acc=90.0), run("gpm", judged_on="test", acc=80.0)])
+    assert [(group.name, group.figures("acc")) for group in searched] == [
+        ("gpm (judged_on=valid)", {1: 90.0}),
+        ("gpm (judged_on=test)", {1: 80.0}),
+    ]
+    code = [{"method": {"where": "my.py", "checksum": checksum}} for checksum in ("12ab", "34cd")]
+    edited = groups([run("my.py:Careful", code=found, acc=80.0) for found in code])
+    assert [group.name for group in edited] == ["Careful (method code=12ab)", "Careful (method code=34cd)"]
 
 
 def test_labels_name_networks_and_plans_too() -> None:
