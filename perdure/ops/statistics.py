@@ -164,9 +164,11 @@ def reference(found: Sequence[Group], benchmark: str, method: str | None = None)
 def _facts(run: Run) -> dict[str, Any]:
     """Everything that was asked for, flat."""
     own = {"network": run["network"], "tasks": run["tasks"], "outliers": run.get("outliers", "none")}
+    own["judged_on"] = run.get("judged_on", "test")  # a search leaves runs whose figures are of validation data
+    code = {f"{what} code": found["checksum"] for what, found in run.get("code", {}).items()}
     data = {f"data {name}": value for name, value in run["settings"].items()}
     plan = {f"plan {name}": value for name, value in run["plan"].items()}
-    return {**own, **data, **plan, **run["values"]}
+    return {**own, **code, **data, **plan, **run["values"]}
 
 
 def _label(facts: Mapping[str, Any], differing: set[str]) -> str:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -218,10 +219,47 @@ def test_a_write_that_fails_is_one_line_and_loses_nothing(begun, whole, monkeypa
     assert equal(state(run_spec(ASKED, out=begun.parents[2])), whole)
 
 
-def test_a_clock_that_goes_backwards_changes_nothing(tmp_path, whole, monkeypatch):
-    now = iter(range(10**9, 0, -1000))
-    monkeypatch.setattr(time, "time", lambda: float(next(now)))
-    assert equal(state(run_spec(ASKED, out=tmp_path)), whole)
+class Watch(Callback):
+    """A clock that ticks once at every moment between two steps."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def on_step(self, _now):
+        self.now += 1
+
+
+def test_checkpoints_follow_an_interval_and_the_end_of_tasks_whatever_the_time_of_day(tmp_path, whole, monkeypatch):
+    """The wall clock is set back again and again meanwhile. An epoch has six steps and the moment after it."""
+    watch, saved, save = Watch(), [], checkpoint.save
+    backwards = iter(range(10**9, 0, -1000))
+    monkeypatch.setattr(time, "time", lambda: float(next(backwards)))
+    monkeypatch.setattr(checkpoint, "time", SimpleNamespace(monotonic=lambda: watch.now, time=time.time))
+
+    def note(path, digest, method, learned, fit_state=None):
+        save(path, digest, method, learned, fit_state)
+        if path.parent.name == "checkpoint":
+            saved.append((watch.now, "within" if fit_state else f"after {len(learned.matrix)}"))
+
+    monkeypatch.setattr(checkpoint, "save", note)
+    assert equal(state(run_spec(ASKED, out=tmp_path, callback=watch, every=5)), whole)
+    first, second = [(5, "within"), (10, "within"), (14, "after 1")], [(19, "within"), (24, "within"), (28, "after 2")]
+    assert saved == [*first, *second]
+
+
+def test_what_was_learned_before_the_end_of_a_task_is_not_learned_again(tmp_path, whole):
+    """Even if no interval has passed."""
+
+    class PullInSecondTask(Callback):
+        def on_task_start(self, lesson, _plan):
+            if lesson.index == 1:
+                raise Pull
+
+    with pytest.raises(Pull):
+        run_spec(ASKED, out=tmp_path, callback=PullInSecondTask(), every=1e9)
+    log = Log()
+    assert equal(state(run_spec(ASKED, out=tmp_path, callback=log)), whole)
+    assert log.epochs == 2
 
 
 # --- two processes ---

@@ -62,6 +62,16 @@ def test_interval_of_three() -> None:
     assert interval([]) is None
 
 
+@pytest.mark.parametrize("level", [0.5, 0.9, 0.99])
+def test_an_interval_is_as_wide_as_its_level_of_confidence_asks(level: float) -> None:
+    """Of three values, where Student's quantile has a closed form; pairs have the same, of their differences."""
+    half = level * math.sqrt(2 / (1 - level**2)) / math.sqrt(3)  # times the deviation, which is 1
+    pairs = paired({1: 11.0, 2: 12.0, 3: 13.0}, {1: 10.0, 2: 10.0, 3: 10.0}, level)
+    for found in (interval([1.0, 2.0, 3.0], level), pairs):
+        assert found is not None
+        assert (found.low, found.high) == (pytest.approx(2 - half), pytest.approx(2 + half))
+
+
 def test_pairs_are_of_the_same_seed() -> None:
     """Large chance that both share drops out; a seed that one of them lacks does not count."""
     found = paired({1: 50.0, 2: 91.0, 3: 72.0, 4: 1.0}, {3: 70.0, 2: 90.0, 1: 49.0, 5: 8.0})
@@ -72,9 +82,13 @@ def test_pairs_are_of_the_same_seed() -> None:
     assert paired({1: 5.0}, {2: 5.0}) is None
 
 
+ASKED = ("network", "tasks", "settings", "outliers", "judged_on", "code")
+
+
 def run(method: str, benchmark: str = "six", seed: int = 1, **more: object) -> dict[str, object]:
     plan = {"epochs": more.pop("epochs", 10)}
-    asked = {"network": more.pop("network", "mlp"), "tasks": None, "settings": {}, "plan": plan}
+    asked = {"network": "mlp", "tasks": None, "settings": {}, "plan": plan}
+    asked |= {name: more.pop(name) for name in ASKED if name in more}
     figures = {name: more.pop(name) for name in ("acc", "bwt") if name in more}
     return {"method": method, "benchmark": benchmark, "seed": seed, **asked, "values": more, **figures}
 
@@ -101,6 +115,38 @@ def test_groups_are_alike_but_for_the_seed() -> None:
     assert reference(found, "six") is found[0]
     assert reference(found, "six", "gpm") is found[2]
     assert reference(found, "five", "gpm") is None
+
+
+def test_runs_on_other_data_are_kept_apart() -> None:
+    """Or a mean would be taken over two benchmarks, and one seed would hide the other's run."""
+    legacy, real = {"legacy": True}, {"legacy": False}
+    runs = [
+        run("gpm", "five", seed=1, settings=legacy, acc=90.0),
+        run("gpm", "five", seed=1, settings=real, acc=80.0),
+        run("gpm", "five", seed=2, settings=legacy, acc=92.0),
+        run("gpm", "five", seed=1, settings=legacy, tasks=3, acc=95.0),
+        run("gpm", "five", seed=1, settings=legacy, outliers="labels:0.2", acc=60.0),
+    ]
+    assert [(group.label, group.figures("acc")) for group in groups(runs)] == [
+        ("tasks=None, outliers=none, data legacy=true", {1: 90.0, 2: 92.0}),
+        ("tasks=None, outliers=none, data legacy=false", {1: 80.0}),
+        ("tasks=3, outliers=none, data legacy=true", {1: 95.0}),
+        ("tasks=None, outliers=labels:0.2, data legacy=true", {1: 60.0}),
+    ]
+    together = groups([run("gpm", "five", seed=seed, settings=legacy, acc=90.0 + seed) for seed in (1, 2)])
+    assert [(group.label, group.figures("acc")) for group in together] == [("", {1: 91.0, 2: 92.0})]
+
+
+def test_runs_judged_on_other_images_or_of_other_code_are_kept_apart() -> None:
+    """A search leaves runs in the store alike but for what their figures are of; one's own method is edited."""
+    searched = groups([run("gpm", judged_on="valid", acc=90.0), run("gpm", judged_on="test", acc=80.0)])
+    assert [(group.name, group.figures("acc")) for group in searched] == [
+        ("gpm (judged_on=valid)", {1: 90.0}),
+        ("gpm (judged_on=test)", {1: 80.0}),
+    ]
+    code = [{"method": {"where": "my.py", "checksum": checksum}} for checksum in ("12ab", "34cd")]
+    edited = groups([run("my.py:Careful", code=found, acc=80.0) for found in code])
+    assert [group.name for group in edited] == ["Careful (method code=12ab)", "Careful (method code=34cd)"]
 
 
 def test_labels_name_networks_and_plans_too() -> None:

@@ -11,6 +11,8 @@ from perdure.errors import BadData, Diverged, TooFewSamples
 from perdure.methods.agem import AGEM
 from perdure.methods.finetune import FineTune
 from perdure.methods.gpm import GPM
+from perdure.methods.method import Method
+from perdure.methods.mtl import MTL
 from perdure.methods.rcl import RCL
 from perdure.nets.alexnet import SlimAlexNet
 from perdure.nets.mlp import MLP
@@ -37,6 +39,16 @@ def test_plateau_follows_the_papers_rule() -> None:
     assert not plateau.see(0.95)
     assert not plateau.see(0.95)
     assert plateau.stopped
+
+
+def test_a_rate_at_its_floor_is_still_learned_with() -> None:
+    """The rule is: stop when the new rate is below the floor."""
+    plateau = Plateau(rate=0.5, factor=2, patience=1, floor=0.125)
+    stopped = []
+    for loss in (1.0, 1.0, 1.0, 1.0):
+        plateau.see(loss)
+        stopped.append((plateau.rate, plateau.stopped))
+    assert stopped == [(0.5, False), (0.25, False), (0.125, False), (0.0625, True)]
 
 
 def test_cifar_rate_drops_ten_times_before_it_stops() -> None:
@@ -109,6 +121,37 @@ def test_methods_with_one_seed_see_the_same_batches(fresh_net: Callable[[], Netw
         fit(method, next(iter(method.lessons(stream))), QUICK, seed=1)
     assert all(torch.equal(a, b) for a, b in zip(seen["FineTune"], seen["RCL"], strict=True))
     assert not torch.equal(seen["RCL"][0], seen["RCL"][len(seen["RCL"]) // 2])  # epochs differ
+
+
+STILL = Plan(rate=1e-30, epochs=1, batch=16, schedule="constant", keep="last")  # too slow for any weight to move
+
+
+def test_every_head_starts_as_seed_and_task_say(stream: Stream) -> None:
+    """Each task's with weights of its own, and a task's with the same whether it is learned alone or with others."""
+
+    def first_heads(maker: type[Method], seed: int) -> list[torch.Tensor]:
+        method = maker(Network(MLP(stream.shape, units=(8,), seed=seed)))
+        learn(method, stream, STILL)
+        return [head.weight.detach() for head in method.net.heads]  # type: ignore[union-attr, misc]
+
+    one_by_one, together, other = first_heads(FineTune, 1), first_heads(MTL, 1), first_heads(FineTune, 2)
+    assert one_by_one[0].shape == one_by_one[1].shape
+    assert not torch.equal(one_by_one[0], one_by_one[1])
+    for task in (0, 1):
+        assert torch.equal(one_by_one[task], together[task])
+        assert not torch.equal(one_by_one[task], other[task])
+
+
+def test_a_method_is_told_how_far_the_rate_has_fallen(stream: Stream) -> None:
+    told = []
+
+    class Listening(FineTune):
+        def begin_epoch(self, epoch: int, epochs: int, lr_scale: float) -> None:
+            told.append((epoch, epochs, lr_scale))
+
+    plan = Plan(rate=0.02, epochs=4, batch=16, schedule="linear", keep="last")
+    learn(Listening(Network(MLP(stream.shape, units=(8,)))), stream, plan)
+    assert told == 2 * [(0, 4, 1.0), (1, 4, 0.75), (2, 4, 0.5), (3, 4, 0.25)]  # the full rate again for each task
 
 
 def test_a_stream_without_known_end(fresh_net: Callable[[], Network]) -> None:
@@ -233,6 +276,27 @@ def test_several_tasks_in_one_lesson(fresh_net: Callable[[], Network], stream: S
     assert torch.isfinite(logits[batch.task == 1]).all()
     assert torch.isfinite(method.loss(batch))
     assert all(torch.isfinite(slope).all() for slope in method.gradient(batch).values())
+
+
+def test_a_lesson_of_several_tasks_is_validated_image_by_image() -> None:
+    """Where tasks differ in size, a mean of their means would be another loss: the best epoch, and the schedule, follow
+    that of all images together."""
+    alike = split(3, x=torch.full((3, 3, 32, 32), 0.5))  # one answer for two labels: not all of it can be right
+    few = Task("few", ("a", "b"), split(8), alike, split(8))
+    many = Task("many", ("a",), split(8, 1), split(9, 1), split(8, 1))
+    parts = tuple(Part(i, len(t.classes), t.train, t.valid) for i, t in enumerate((few, many)))
+    method = FineTune(Network(MLP((3, 32, 32), units=(8,))))
+    (epoch,) = fit(method, Lesson(0, parts), STILL, seed=1)
+    losses, hits = [], 0
+    for part in parts:
+        logits = method.forward(*part.valid.take(slice(None))[:1], part.task).logits.detach()
+        losses += torch.nn.functional.cross_entropy(logits, part.valid.y, reduction="none").tolist()
+        hits += int((logits.argmax(1) == part.valid.y).sum())
+    assert hits in (10, 11)
+    assert losses[3:] == [0.0] * 9  # there is but one class to choose
+    assert epoch.valid.loss == pytest.approx(sum(losses) / 12)
+    assert epoch.valid.accuracy == pytest.approx(100 * hits / 12)
+    assert epoch.valid.loss < 0.9 * sum(losses[:3]) / 3 / 2  # what the mean of both means would be
 
 
 def test_parts_kept_apart_make_batches_of_one_task_each(stream: Stream) -> None:

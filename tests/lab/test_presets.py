@@ -1,0 +1,216 @@
+"""Presets have the values of the papers, logs and released code that they name, and beyond those what we chose."""
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perdure import registry
+from perdure.lab.spec import RunSpec, preset, presets, spec
+from perdure.nets.mlp import MLP
+from perdure.schema import checked
+from perdure.train.plan import Plan
+
+VECTORS = Path(__file__).parent.parent / "golden" / "vectors"
+PAPER = json.loads((VECTORS / "paper_tables.json").read_text("utf-8"))["hyperparameters"]
+LOGS = json.loads((VECTORS / "published_runs.json").read_text("utf-8"))["runs"]
+OURS = {"CIFAR100": "cifar100", "FIVE": "five", "MINI": "miniimagenet", "PMNIST": "pmnist"}
+Rows = dict[str, tuple[Any, str]]  # name → value and source
+
+
+def rows(content: Mapping[str, Any], before: str = "") -> Rows:
+    """What a TOML file holds, its tables as parts of the names: `ewc.plan.rate`."""
+    found: Rows = {}
+    for name, inner in content.items():
+        found |= rows(inner, f"{before}{name}.") if isinstance(inner, Mapping) else {before + name: tuple(inner)}
+    return found
+
+
+def entries(benchmark: str) -> Rows:
+    """What a preset file holds; what it proposes for all methods has no method in its name."""
+    content = presets()[benchmark]
+    return rows({name: inner for name, inner in content.items() if name != "methods"} | content["methods"])
+
+
+def read_published() -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    """Benchmark → name → value, and the methods' defaults."""
+    table = tomllib.loads((Path(__file__).parent / "published.toml").read_text("utf-8"))
+    columns, elsewhere, defaults = (table.pop(name) for name in ("columns", "elsewhere", "defaults"))
+    found: dict[str, dict[str, Any]] = {benchmark: {} for benchmark in presets()}
+    for name, (values, _) in rows(table.pop("all") | table).items():
+        for benchmark, value in zip(columns, values, strict=True):
+            if value != "–":
+                found[benchmark][name] = value
+    for benchmark, taken_over in elsewhere.items():
+        found[benchmark] = {name: value for name, (value, _) in rows(taken_over).items()}
+    return found, {name: value for name, (value, _) in rows(defaults).items()}
+
+
+PUBLISHED, DEFAULTS = read_published()
+
+
+def is_published(source: str) -> bool:
+    """Whether it names a paper, a log or released code, and not only in a remark on a choice of our own."""
+    return re.match(r"(?!own|chosen).*\b(paper|log|code|released|CIFAR-100)\b", source) is not None
+
+
+def value_of(asked: RunSpec, name: str) -> Any:
+    return getattr(asked.plan, name.removeprefix("plan.")) if name.startswith("plan.") else asked.values[name]
+
+
+@cache
+def ask(method: str, benchmark: str) -> RunSpec:
+    return spec(method, "folder:photos" if benchmark == "folder" else benchmark)
+
+
+# --- published values ---
+
+
+@pytest.mark.parametrize("benchmark", presets())
+def test_every_published_value_is_what_its_source_says(benchmark: str) -> None:
+    """Also the other way round: nothing that is published is missing, or passed off as a choice of our own."""
+    found = {name: value for name, (value, source) in entries(benchmark).items() if is_published(source)}
+    assert found == PUBLISHED[benchmark]
+
+
+def test_published_defaults_are_what_their_sources_say() -> None:
+    """And no preset puts another value in their place."""
+    for name, value in DEFAULTS.items():
+        method, _, own = name.partition(".")
+        assert ask(method, "cifar100").values[own] == value, name
+        assert not any(name in entries(benchmark) for benchmark in presets()), name
+
+
+SYMBOLS = {
+    "lr": "plan.rate",
+    "regularization": "coefficient",
+    "memory": "memory",
+    "representation_size": "samples",
+    "alpha": "concentration",
+    "lambda": "mix_weight",
+    "kappa": "ua_weight",
+    "phi": "phi_init",
+    "TRGP K": "related",
+    "TRGP epsilon": "trust",
+    "API K": "growth",
+    "API rho": "floor",
+    "DFGP rho": "radius",
+}
+
+
+def printed_values() -> Iterator[tuple[str, str, str, float]]:
+    """The paper's table of hyperparameters: method, benchmark, name, value."""
+    for printed, row in PAPER.items():
+        method, benchmarks = printed.lower().replace("-", ""), list(row["lr"])
+        for symbol, found in row.items():
+            name = SYMBOLS.get(f"{printed} {symbol}") or SYMBOLS[symbol]
+            for benchmark in found if isinstance(found, dict) else benchmarks:
+                yield method, OURS[benchmark], name, found[benchmark] if isinstance(found, dict) else found
+
+
+def test_runs_have_the_hyperparameters_that_the_paper_prints() -> None:
+    """But where the authors' logs say that they ran with others."""
+    printed = list(printed_values())
+    assert len(printed) == 77
+    ours = [(method, name, value_of(ask(method, where), name), value) for method, where, name, value in printed]
+    assert {found for found in ours if found[2] != found[3]} == {
+        ("dfgp", "concentration", 1, 20),
+        ("dfgp", "mix_weight", 1e-4, 1e-3),
+        ("rcl", "concentration", 1, 20),
+    }
+
+
+ARGUMENTS = {
+    "lr": "plan.rate",
+    "n_epochs": "plan.epochs",
+    "batch_size_train": "plan.batch",
+    "lr_factor": "plan.factor",
+    "lr_patience": "plan.patience",
+    "lr_min": "plan.floor",
+    "gpm_thro": "threshold",
+    "mixup_alpha": "concentration",
+    "mixup_weight": "mix_weight",
+    "ua_weight": "ua_weight",
+    "weight_range": "phi_init",
+    "robust_epoch": "phi_steps",
+}
+
+
+@pytest.mark.parametrize("log", LOGS, ids=lambda log: f"{log['method']}-{log['dataset']}-{log['seed']}")
+def test_runs_have_the_arguments_of_the_logs(log: dict[str, Any]) -> None:
+    given = {ARGUMENTS[name]: value for name, value in log["arguments"].items() if name in ARGUMENTS}
+    asked = ask(log["method"].lower(), OURS[log["dataset"]])
+    assert len(given) >= 8
+    assert {name: value_of(asked, name) for name in given} == given
+
+
+def test_the_network_of_permuted_digits_is_that_of_gpms_code() -> None:
+    assert [layer.out_features for layer in MLP((1, 28, 28)).hidden] == [100, 100]  # type: ignore[union-attr]
+
+
+# --- what presets say of themselves ---
+
+
+@pytest.mark.parametrize("benchmark", list(presets()))
+@pytest.mark.parametrize("method", list(registry.methods))
+def test_every_preset_fits_its_method_and_names_its_sources(benchmark: str, method: str) -> None:
+    proposed = preset(benchmark, method)
+    registry.networks.find(proposed.network[0])
+    pairs = {**proposed.plan, **proposed.values, "network": proposed.network}
+    assert all(len(pair) == 2 and isinstance(pair[1], str) and pair[1] for pair in pairs.values())
+    checked("plan", Plan, {name: pair[0] for name, pair in proposed.plan.items()})
+    checked(method, registry.methods.load(method), {name: pair[0] for name, pair in proposed.values.items()})
+    assert method in presets()[benchmark]["methods"]
+
+
+@pytest.mark.parametrize("benchmark", presets())
+def test_a_value_that_is_said_to_be_as_another_is_so(benchmark: str) -> None:
+    for full_name, (value, source) in entries(benchmark).items():
+        method, _, name = full_name.partition(".")
+        if "as GPM" in source:
+            assert value == ask("gpm", benchmark).values[name], full_name
+        if "as in six" in source:
+            assert value == value_of(ask(method, "six"), name), full_name
+        if re.search(r"\bon CIFAR-100", source):
+            assert value == value_of(ask(method, "cifar100"), name), full_name
+        if "as many as new ones" in source:
+            assert value == ask(method, benchmark).plan.batch, full_name
+
+
+def test_a_methods_plan_beats_its_benchmarks_and_yours_beats_both() -> None:
+    """FS-DGPM on CIFAR-100 has epochs and momentum of its own, and the rest of the plan from the benchmark."""
+    asked = ask("fsdgpm", "cifar100").plan
+    assert (asked.epochs, asked.momentum, asked.rate, asked.patience) == (50, 0.9, 0.01, 6)
+    assert ask("gpm", "cifar100").plan.epochs == 200
+    given = spec("fsdgpm", "cifar100", plan={"epochs": 3, "lr": 0.5}).plan
+    assert (given.epochs, given.momentum, given.rate, given.patience) == (3, 0.9, 0.5, 6)
+
+
+OWN = {  # benchmark → hash of what is not published: choices of ours and defaults, which nobody else can tell us
+    "synthetic": "c0be8962e7f43813",
+    "six": "7aef48811c59d67e",
+    "cifar100": "a5054b1636a20525",
+    "five": "70cd836204edf4b0",
+    "miniimagenet": "fc3844d69e2fec90",
+    "pmnist": "b465ee98f5ba6b0d",
+    "folder": "5879f2bc949560ab",
+}
+
+
+@pytest.mark.parametrize("benchmark", presets())
+def test_no_choice_of_ours_changes_unnoticed(benchmark: str) -> None:
+    """Another value would be another run: every one that anybody has would be computed again."""
+    chosen: dict[str, Any] = {}
+    for method in sorted(registry.methods):
+        asked = ask(method, benchmark)
+        every = {"network": asked.network, **asked.values, **{f"plan.{n}": v for n, v in asked.plan.plain().items()}}
+        said = {name: f"{method}.{name}" if f"{method}.{name}" in entries(benchmark) else name for name in every}
+        chosen[method] = {name: value for name, value in every.items() if said[name] not in PUBLISHED[benchmark]}
+    text = json.dumps([chosen, asked.settings], sort_keys=True)
+    assert blake2b(text.encode(), digest_size=8).hexdigest() == OWN[benchmark], text
