@@ -3,7 +3,6 @@
 import json
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ParamSpec
 
@@ -39,7 +38,6 @@ from perdure.cli.options import (
 )
 from perdure.cli.page import Format, Page
 from perdure.errors import UnknownName, WrongValue
-from perdure.ops.statistics import groups
 
 P = ParamSpec("P")
 VERBS = ("demo", "run", "compare", "study", "search", "probe", "show", "ls", "export-runs", "rm", "data", "bench")
@@ -217,61 +215,6 @@ def run(
     page.tables(run_tables(record))
     page.say(f"record: {record['path']}")
     for picture in record["pictures"]:
-        page.say(f"picture: {picture}")
-
-
-DEMO_METHODS = ("finetune", "gpm", "rcl")
-DEMO_READING = (
-    "ACC: accuracy on all tasks at the end. BWT: what old tasks lost (−) or gained (+) since they were learned.",
-    "New task: accuracy just after learning a task. FGSM: ACC when every pixel may move by so many steps of 255.",
-)
-
-
-@verb
-def demo(
-    seed: Seed = 1,
-    tasks: Tasks = None,
-    plan: PlanWishes = [],  # noqa: B006
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where records and pictures go.")] = Path("demo"),
-    device: Device = "cpu",
-    threads: Threads = None,
-    form: Format = "table",
-    as_json: AsJson = False,
-) -> None:
-    """Three methods learn the six tasks shipped in the package, and are compared."""
-    use_threads(threads)
-    from perdure.lab.pictures import save
-    from perdure.lab.spec import assignments
-    from perdure.report.figures import accuracy_matrix, accuracy_over_tasks
-    from perdure.report.tables import comparison, matrix
-
-    page = Page(form)
-    stderr.print("Three methods learn the same tasks one after another; none may look back at old data.")
-    options = {
-        "seed": seed,
-        "tasks": tasks,
-        "plan": assignments(plan),
-        "probes": ["fgsm"],
-        "out": out,
-        "device": device,
-        "pictures": False,
-    }
-    records = [_run_with_bars(method, "six", **options) for method in DEMO_METHODS]
-    pictures = save(
-        {
-            **{out / f"{record['method']}.png": partial(accuracy_matrix, record) for record in records},
-            out / "accuracy.png": lambda: accuracy_over_tasks(groups(records)),
-        },
-        lambda text: note(f"warning: {text}"),
-    )
-    if as_json:
-        print(json.dumps({"runs": records, "pictures": [str(p) for p in pictures]}, ensure_ascii=False))
-        return
-    for record in records:
-        page.tables([matrix(record)])
-        page.gap()
-    page.tables([comparison(records), *DEMO_READING])
-    for picture in pictures:
         page.say(f"picture: {picture}")
 
 

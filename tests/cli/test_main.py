@@ -64,13 +64,16 @@ def test_values_reach_the_method_and_the_plan(tmp_path: Path) -> None:
     assert f"{least:.1f}" in shown
 
 
-def test_demo_shows_three_methods_with_pictures(tmp_path: Path) -> None:
-    done = perdure("demo", "--tasks", "2", "--plan", "epochs=1", cwd=tmp_path)
+def test_demo_compares_three_methods_over_seeds(tmp_path: Path) -> None:
+    done = perdure("demo", "--seeds", "2", "--tasks", "2", "--plan", "epochs=1", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    for word in ("finetune", "gpm", "rcl", "ACC", "BWT", "new task", "FGSM 1", "FGSM 4", "seconds"):
+    for word in ("finetune", "gpm", "rcl", "ACC", "BWT", "PGD-20 4/255", "rcl − finetune"):
         assert word in done.stdout
-    for method in ("finetune", "gpm", "rcl"):
-        assert (tmp_path / "demo" / f"{method}.png").read_bytes().startswith(b"\x89PNG")
+    assert done.stdout.count("accuracy on each task after each was learned") == 3  # of the first seed
+    records = [json.loads(path.read_text()) for path in (tmp_path / "demo").rglob("record.json")]
+    found = sorted((one["method"], one["seed"], one["threads"]) for one in records)
+    assert found == [("finetune", 2, 1), ("gpm", 2, 1), ("rcl", 2, 1)]
+    assert (tmp_path / "demo" / "studies" / "demo" / "accuracy.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_former_name_of_snapshots_is_not_shown() -> None:
@@ -82,9 +85,6 @@ def test_the_former_name_of_snapshots_is_not_shown() -> None:
 def test_threads_are_those_asked_for(tmp_path: Path) -> None:
     words = ["finetune", "synthetic", "--net", "mlp", "--tasks", "1", "--plan", "epochs=1", "--threads", "2", "--json"]
     assert json.loads(perdure("run", *words, cwd=tmp_path).stdout)["threads"] == 2  # OMP_NUM_THREADS says 1
-    words = ["--tasks", "1", "--plan", "epochs=1", "--threads", "2", "--json"]
-    runs = json.loads(perdure("demo", *words, cwd=tmp_path).stdout)["runs"]
-    assert [run["threads"] for run in runs] == [2, 2, 2]
 
 
 def test_ls_and_show() -> None:
