@@ -1,7 +1,8 @@
 """Studies: `study` does the runs of a grid that are not done, several at a time, and compares methods over seeds."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,6 +10,7 @@ import torch
 
 from perdure import registry
 from perdure.errors import CorruptFile, Interrupted, PerdureError, WrongValue
+from perdure.lab import index
 from perdure.lab.build import BenchmarkFunction, count_lessons, open_clean
 from perdure.lab.estimate import RunCost, estimate_runs, parallel_seconds
 from perdure.lab.execute.job import Event, Executor, Job
@@ -70,6 +72,11 @@ class StudyPlan:
     executor: Executor
     jobs: int | None  # at a time, where that is known
     threads: int  # of each run
+
+    @property
+    def folder(self) -> Path:
+        """Where its tables and pictures go; those of other numbers of epochs are kept apart."""
+        return self.out / "studies" / (self.study.name + ("" if self.scale == 1 else f"-scale-{self.scale:g}"))
 
     @property
     def to_do(self) -> list[StudyRun]:
@@ -308,6 +315,38 @@ def find_runs(specs: Sequence[RunSpec], *, out: Path, root: Path | None, probes:
     return runs
 
 
+def study_so_far(name: str | Path, *, out: Path, scale: float = 1.0) -> StudyResult:
+    """What a study came to by now, from the records of a store alone: no data are opened, and nothing is done.
+
+    Where several records are of one specification, with other images, the one that was finished last counts.
+    """
+    asked = read(name)
+    wanted = specs(asked, scale)
+    by_name: dict[tuple[Any, ...], list[str]] = {}
+    for row in index.runs(out, ["finished"]):
+        by_name.setdefault((row.method, row.benchmark, row.seed), []).append(row.path)
+    runs = [StudyRun(spec) for spec in wanted]
+    for run in runs:
+        alike = [out / path for path in by_name.get((run.spec.method, run.spec.benchmark, run.spec.seed), [])]
+        records = [{**index.read_finished(path), "path": str(path)} for path in alike]
+        fitting = [record for record in records if _comparable(record) == _comparable(run.spec.plain())]
+        if fitting:
+            record = max(fitting, key=lambda one: str(one.get("finished")))
+            run.path = Path(record["path"])
+            run.state, run.record = "done", {**record, "probes": read_probes(run.path, record)}
+    executor, parallel = make_executor(threads=asked.threads)
+    return _result(StudyPlan(asked, runs, scale, out, None, "cpu", "local", executor, parallel, asked.threads))
+
+
+def _comparable(content: Mapping[str, Any]) -> str:
+    """What tells specifications apart, as JSON: a record has it, too. Code that lies in another place is the same."""
+    names = [own.name for own in fields(RunSpec) if own.name != "code"]
+    code = {kind: own["checksum"] for kind, own in (content.get("code") or {}).items()}
+    usual = {"judged_on": "test", "outliers": ""}
+    known = {name: content.get(name, usual.get(name)) for name in (*names, "format")}
+    return json.dumps({**known, "code": code}, sort_keys=True)
+
+
 def _look_up(run: StudyRun, stream: Stream, out: Path, probes: Sequence[str]) -> None:
     run.path = run_directory(out, run.spec.benchmark_dir, run.spec.method_dir, run.spec.digest(stream.fingerprint))
     run.lessons = count_lessons(run.spec, stream)
@@ -381,17 +420,16 @@ def _result(plan: StudyPlan, costs: list[RunCost] | None = None) -> StudyResult:
     found = groups(runs)
     against = plan.study.against
     compared = differences(found, None if against is None else registry.methods.short_name(against))
-    return StudyResult(plan, found, compared, _measured(plan, records), _notes(records), costs)
+    return StudyResult(plan, found, compared, _measured(plan, records), notes_on(records), costs)
 
 
 def _written(result: StudyResult, pictures: bool) -> StudyResult:
-    """With its files; those of other numbers of epochs are kept apart."""
+    """With its files."""
     plan, warnings = result.plan, list[str]()
     if not plan.done:
         return result
-    folder = plan.out / "studies" / (plan.study.name + ("" if plan.scale == 1 else f"-scale-{plan.scale:g}"))
     found = (result.groups, result.measured, result.tables(), result.notes)
-    files = write_study(folder, *found, warnings.append, pictures=pictures)
+    files = write_study(plan.folder, *found, warnings.append, pictures=pictures)
     return replace(result, files=files, notes=[*result.notes, *(f"warning: {text}" for text in warnings)])
 
 
@@ -402,7 +440,7 @@ def _measured(plan: StudyPlan, records: Sequence[dict[str, Any]]) -> list[str]:
     return list(dict.fromkeys(name for headline in [*asked, *map(headlines, records)] for name in headline))
 
 
-def _notes(records: Sequence[dict[str, Any]]) -> list[str]:
+def notes_on(records: Sequence[dict[str, Any]]) -> list[str]:
     """What was learned from, in a line for each benchmark, or more where its runs did not all see the same; and what
     besides method, values and seed differs between runs, and may show in the last digits."""
     notes = []
