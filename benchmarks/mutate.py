@@ -198,7 +198,9 @@ def map_tests(file: Path, rooms: list[str], digest: str) -> None:
     measuring.start()
     plugin = Map(measuring)
     os.chdir(PROJECT)
-    pytest.main(["-p", "no:cacheprovider", "-q", "--no-header", "-W", "ignore::coverage.exceptions.CoverageWarning"], [plugin])
+    pytest.main(
+        ["-p", "no:cacheprovider", "-q", "--no-header", "-W", "ignore::coverage.exceptions.CoverageWarning"], [plugin]
+    )
     measuring.stop()
     data = measuring.get_data()
     lines: dict[str, dict[int, list[str]]] = {}

@@ -42,7 +42,21 @@ from perdure.errors import UnknownName, WrongValue
 from perdure.ops.statistics import groups
 
 P = ParamSpec("P")
-VERBS = ("demo", "run", "compare", "study", "search", "probe", "report", "show", "ls", "export-runs", "rm", "data", "bench")
+VERBS = (
+    "demo",
+    "run",
+    "compare",
+    "study",
+    "search",
+    "probe",
+    "report",
+    "show",
+    "ls",
+    "export-runs",
+    "rm",
+    "data",
+    "bench",
+)
 
 
 class Verbs(VerbGroup):
@@ -241,6 +255,7 @@ def demo(
     """Three methods learn the six tasks shipped in the package, and are compared."""
     use_threads(threads)
     from perdure.lab.pictures import save
+    from perdure.lab.report import gather
     from perdure.lab.spec import assignments
     from perdure.report.figures import accuracy_matrix, accuracy_over_tasks
     from perdure.report.tables import comparison, matrix
@@ -261,6 +276,7 @@ def demo(
         {
             **{out / f"{record['method']}.png": partial(accuracy_matrix, record) for record in records},
             out / "accuracy.png": lambda: accuracy_over_tasks(groups(records)),
+            out / "report.html": lambda: gather([record["path"] for record in records], out)[0].html(),
         },
         lambda text: note(f"warning: {text}"),
     )
@@ -272,7 +288,7 @@ def demo(
         page.gap()
     page.tables([comparison(records), *DEMO_READING])
     for picture in pictures:
-        page.say(f"picture: {picture}")
+        page.say(f"{'report' if picture.suffix == '.html' else 'picture'}: {picture}")
 
 
 def _run_with_bars(method: str, benchmark: str, **options: Any) -> dict[str, Any]:

@@ -21,8 +21,8 @@ def report(
         list[str],
         typer.Argument(
             metavar="RUN...|STUDY",
-            help="Runs by path, by the beginning of a hash, or by method and benchmark (e.g. rcl six), or a study by its "
-            "name or TOML file; all finished runs when left out.",
+            help="Runs by path, by the beginning of a hash, or by method and benchmark (e.g. rcl six), or a study by "
+            "its name or TOML file; all finished runs when left out.",
         ),
     ] = [],  # noqa: B006 — typer reads it, nobody changes it
     file: Annotated[

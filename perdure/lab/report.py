@@ -70,20 +70,16 @@ def gather(
     """What `write_report` writes, as data, and the folder that it belongs to."""
     store = Path(store)
     if isinstance(what, StudyResult):
-        return of_study(what), study_folder(what)
+        return of_study(what), what.plan.folder
     words = [] if what is None else [str(word) for word in ([what] if isinstance(what, str | Path) else what)]
     if len(words) == 1 and _is_study(words[0]):
         result = study_so_far(words[0], out=store, scale=scale)
-        return of_study(result), study_folder(result)
+        return of_study(result), result.plan.folder
     if studies := [word for word in words if _is_study(word)]:
         raise WrongValue(f"{studies[0]} is a study: a report shows one study, or runs; name it alone")
     if scale != 1:
         raise WrongValue(f"--scale {scale:g} belongs to a study; runs are as they are")
     return _of_runs(words, store)
-
-
-def study_folder(result: StudyResult) -> Path:
-    return result.plan.folder
 
 
 def _is_study(word: str) -> bool:
@@ -183,7 +179,9 @@ def _find(words: Sequence[str], store: Path) -> tuple[list[Path], list[str]]:
         rows = index.runs(store, kinds)
         paths += [store / row.path for row in rows if row.state == "finished"]
         if not words:
-            warnings = [f"not shown: {row.problem or f'{row.path} is {row.state}'}" for row in rows if row.state != "finished"]
+            warnings = [
+                f"not shown: {row.problem or f'{row.path} is {row.state}'}" for row in rows if row.state != "finished"
+            ]
     if not paths:
         what = f"no finished run of {' and '.join(kinds)}" if kinds else "no finished run"
         hint = "; --out names the store, --file the page" if store.suffix in (".html", ".md", ".tex", ".csv") else ""
@@ -271,7 +269,9 @@ def run_command(record: Mapping[str, Any], out: Path = Path("runs")) -> str:
         words += ["--net", code.get("network", {}).get("where") or record["network"]]
     for option, group in (("--set", "values"), ("--plan", "plan"), ("--data", "settings")):
         known = usual[group] if usual is not None else {}
-        words += _options(option, {name: v for name, v in record[group].items() if name not in known or known[name] != v})
+        words += _options(
+            option, {name: v for name, v in record[group].items() if name not in known or known[name] != v}
+        )
     words += ["--outliers", record["outliers"]] if record.get("outliers") else []
     words += ["--threads", str(record["threads"])]
     words += [] if record["device"] == "cpu" else ["--device", record["device"]]
@@ -331,5 +331,3 @@ def _word(value: Any) -> str:
 
 def _store(out: Path) -> list[str]:
     return [] if out == Path("runs") else ["--out", str(out)]
-
-

@@ -204,8 +204,8 @@ def study(
     - `jobs` runs at a time on this machine (1, or one per GPU), or `on` a Ray cluster, where each run takes `cpus` and
       `gpus`; each computes with `threads` threads, those of the study when left out.
     - `scale` multiplies the epochs of every plan. `trackers` are tensorboard, mlflow or wandb.
-    - Tables, as Markdown, LaTeX and CSV, and `pictures` of them are written to studies/NAME in the store: see `files`
-      of the result.
+    - Tables, as Markdown, LaTeX and CSV, `pictures` of them, and with these a page of everything, report.html, are
+      written to studies/NAME in the store: see `files` of the result.
     - `dry` does nothing but time an epoch or two of each kind of run: see `costs` and `seconds` of the result.
 
     A run that fails does not stop the others: its state and error are in the result, and the next call tries it again.
@@ -425,11 +425,13 @@ def _result(plan: StudyPlan, costs: list[RunCost] | None = None) -> StudyResult:
 
 def _written(result: StudyResult, pictures: bool) -> StudyResult:
     """With its files."""
+    from perdure.lab.report import of_study  # not above: reports read studies
+
     plan, warnings = result.plan, list[str]()
     if not plan.done:
         return result
     found = (result.groups, result.measured, result.tables(), result.notes)
-    files = write_study(plan.folder, *found, warnings.append, pictures=pictures)
+    files = write_study(plan.folder, *found, warnings.append, page=lambda: of_study(result).html(), pictures=pictures)
     return replace(result, files=files, notes=[*result.notes, *(f"warning: {text}" for text in warnings)])
 
 

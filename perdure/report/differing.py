@@ -4,13 +4,18 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from perdure.ops.statistics import without_file
+from perdure.ops.statistics import spread, without_file
 from perdure.report.render import number
 from perdure.report.table import Table, names, table
 
 Record = Mapping[str, Any]
-RESULTS = {"acc": ("ACC", ".2f"), "bwt": ("BWT", "+.2f"), "learning_accuracy": ("new task", ".2f")}
-RESULTS |= {"forgetting": ("forgetting", ".2f"), "seconds": ("seconds", ".1f")}
+RESULTS = {
+    "acc": "ACC",
+    "bwt": "BWT",
+    "learning_accuracy": "new task",
+    "forgetting": "forgetting",
+    "seconds": "seconds",
+}
 
 
 def asked(record: Record) -> dict[str, str]:
@@ -62,7 +67,7 @@ def differing_tables(runs: Mapping[str, Sequence[Record]]) -> list[Table | None]
             same.append([name, cells[0]])
     found = [[results(record) for record in some] for some in runs.values()]
     figures = dict.fromkeys(name for some in found for one in some for name in one)
-    outcome = [[name, *(_values(one.get(name, "–") for one in some) for some in found)] for name in figures]
+    outcome = [[name, *(_spread([one.get(name) for one in some], name) for some in found)] for name in figures]
     outcome = [row for row in outcome if len(set(row[1:])) > 1]
     return [
         table("what differs in specification", names("", *columns), rows) if rows else None,
@@ -71,12 +76,22 @@ def differing_tables(runs: Mapping[str, Sequence[Record]]) -> list[Table | None]
     ]
 
 
-def results(record: Record) -> dict[str, str]:
+def results(record: Record) -> dict[str, float | None]:
     """What came of a run: its figures, and the accuracy on each task in the end."""
-    found = {name: number(record[key], form) for key, (name, form) in RESULTS.items()}
-    found["memory, MB"] = f"{sum(record['memory_bytes'].values()) / 1e6:.2f}"
+    found = {name: record[key] for key, name in RESULTS.items()}
+    found["memory, MB"] = sum(record["memory_bytes"].values()) / 1e6
     tasks = zip(record["task_names"], record["accuracy_matrix"][-1], strict=True)
-    return found | {f"{name}, in the end": number(value) for name, value in tasks}
+    return found | {f"{name}, in the end": value for name, value in tasks}
+
+
+def _spread(values: Sequence[float | None], name: str) -> str:
+    """A figure; of several runs its mean and deviation."""
+    found = spread([value for value in values if value is not None])
+    if found is None:
+        return "–"
+    sign = "+" if name == "BWT" else ""
+    error = "" if found.deviation is None else f" ± {found.deviation:.1f}"
+    return number(round(found.mean, 1) + 0.0, f"{sign}.1f") + error  # − 0 is 0
 
 
 def _values(values: Any) -> str:

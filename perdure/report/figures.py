@@ -51,7 +51,7 @@ def png(draw: Draw) -> bytes:
     return saved(draw, {}, format="png", dpi=150)
 
 
-def saved(draw: Draw, style: Mapping[str, Any], **options: Any) -> bytes:
+def saved(draw: Draw, style: dict[Any, Any], **options: Any) -> bytes:
     """What is drawn on an empty figure, as matplotlib saves it; `style` is added to that of all pictures."""
     try:
         from matplotlib import figure as pictures

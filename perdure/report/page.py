@@ -1,7 +1,7 @@
 """The page of a report: what was gathered from records, rendered by the templates beside (needs the extra `report`).
 
-Text in records is anybody's, so the templates escape everything; nothing here writes HTML. The same records give the same
-bytes: the page does not say when it was made.
+Text in records is anybody's, so the templates escape everything; nothing here writes HTML. The same records give the
+same bytes: the page does not say when it was made.
 """
 
 import re
@@ -102,13 +102,18 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Picture:
+class ShownPicture:
     """A figure with its caption, and the command that makes it."""
 
     caption: str
     command: str
     svg: str = ""
     png: str = ""  # as a data URL, where an SVG would be too large
+
+    @property
+    def wide(self) -> bool:
+        """Whether it stands alone in its row."""
+        return bool(self.png) or 'class="wide"' in self.svg[:500]
 
 
 @dataclass(frozen=True)
@@ -128,7 +133,7 @@ class ShownProbe:
     name: str
     tables: Sequence[ShownTable]
     notes: Sequence[str]
-    picture: Picture | None
+    picture: ShownPicture | None
     command: str
 
 
@@ -140,7 +145,7 @@ class ShownRun:
     facts: Mapping[str, str]
     specification: ShownTable
     matrix: ShownTable
-    pictures: Sequence[Picture]
+    pictures: Sequence[ShownPicture]
     probes: Sequence[ShownProbe]
 
 
@@ -150,11 +155,10 @@ def _render(report: Report) -> bytes:
         from markupsafe import Markup
     except ImportError:
         raise PerdureError(f"a report needs jinja2: {install_hint('report')}") from None
-    environment = Environment(
-        loader=PackageLoader("perdure.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True,
-    )  # fmt: skip
-    environment.filters |= {"level": _level, "sort_value": _sort_value, "slug": _slug, "plain": without_file}
+    blocks: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True}  # lines with nothing but a tag leave no empty line
+    templates = PackageLoader("perdure.report")
+    environment = Environment(loader=templates, autoescape=True, undefined=StrictUndefined, **blocks)
+    environment.filters |= {"level": _level, "sort_value": _sort_value, "typeset": _typeset}
     style = environment.get_template("report.css").render(colors=_colors(), shades=_shades())
     script = environment.get_template("report.js").render()
     draw = _Drawing()
@@ -168,7 +172,9 @@ def _render(report: Report) -> bytes:
         "matrices": _mean_matrices(report),
         "pictures": list(_compared(report, draw)),
         "probes": list(_probes_together(report, draw)),
-        "differing": [table and ShownTable(table, sortable=False) for table in differing_tables(report.runs_by_label())],
+        "differing": [
+            table and ShownTable(table, sortable=False) for table in differing_tables(report.runs_by_label())
+        ],
         "runs": [_shown_run(run, place, report, draw) for place, run in enumerate(report.runs)],
         "opened": len(report.runs) <= OPEN,
         "markup": Markup,
@@ -209,12 +215,13 @@ def _sort_value(text: str) -> str:
     return "" if value is None else f"{value:g}"
 
 
-def _slug(text: str) -> str:
+def _typeset(text: str) -> str:
+    """With true minus signs.
+
+    >>> _typeset("-0.56 ± 1.92 [-1.00, +2.0], mini-batch 2-4")
+    '−0.56 ± 1.92 [−1.00, +2.0], mini-batch 2-4'
     """
-    >>> _slug("gpm, seed 1")
-    'gpm-seed-1'
-    """
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    return re.sub(r"(?<![\w.])-(?=\d)", "−", text)
 
 
 class _Drawing:
@@ -223,17 +230,17 @@ class _Drawing:
     def __init__(self) -> None:
         self.numbers = count(1)
 
-    def __call__(self, make: Callable[[figures.Output], bytes], caption: str, command: str) -> Picture:
+    def __call__(self, make: Callable[[figures.Output], bytes], caption: str, command: str) -> ShownPicture:
         drawn = make(partial(inline_svg, prefix=f"f{next(self.numbers)}-", title=caption))
         if drawn.startswith(b"<svg"):
-            return Picture(caption, command, svg=drawn.decode())
-        return Picture(caption, command, png=f"data:image/png;base64,{b64encode(drawn).decode()}")
+            return ShownPicture(caption, command, svg=drawn.decode())
+        return ShownPicture(caption, command, png=f"data:image/png;base64,{b64encode(drawn).decode()}")
 
 
 # --- all runs ---
 
 
-def _compared(report: Report, draw: _Drawing) -> Iterator[Picture]:
+def _compared(report: Report, draw: _Drawing) -> Iterator[ShownPicture]:
     """Methods side by side."""
     done = [group for group in report.groups if figures.with_matrix(group)]
     if len(report.runs) < 2:
@@ -261,13 +268,9 @@ def _mean_matrices(report: Report) -> list[ShownTable]:
         mean = [[fmean(cells) for cells in zip(*rows, strict=True)] for rows in zip(*matrices, strict=True)]
         seeds = f"mean of {len(runs)} seeds" if len(runs) > 1 else f"seed {runs[0]['seed']}"
         name = f"{group.name} on {without_file(group.benchmark)}, {seeds}"
-        table = _with_names(matrix({**runs[0], "accuracy_matrix": mean}), name)
+        table = replace(matrix({**runs[0], "accuracy_matrix": mean}), title=name)
         found.append(ShownTable(table, sortable=False, command=report.command))
     return found
-
-
-def _with_names(table: Table, title: str) -> Table:
-    return replace(table, title=title)
 
 
 def _probes_together(report: Report, draw: _Drawing) -> Iterator[ShownProbe]:
@@ -299,16 +302,16 @@ def _few(alike: Sequence[FoundByProbe]) -> list[FoundByProbe]:
     return list(first.values())[:TOGETHER]
 
 
-def _shown_probe(
-    name: str, results: Sequence[Result], command: str, more: str, draw: _Drawing
-) -> ShownProbe:
+def _shown_probe(name: str, results: Sequence[Result], command: str, more: str, draw: _Drawing) -> ShownProbe:
     parts = _probe_tables(name, results)
     own = renderer(name)
     picture = None
     if own is not None:
         of = results[0].label if len(results) == 1 else f"{len(results)} runs"
         about = PROBES.get(name, f"What the probe {without_file(name)} found")
-        picture = draw(lambda output: output(lambda figure: own.draw(figure, results)), f"{about}: {of}.{more}", command)
+        picture = draw(
+            lambda output: output(lambda figure: own.draw(figure, results)), f"{about}: {of}.{more}", command
+        )
     tables = [_shown(part) for part in parts if isinstance(part, Table)]
     return ShownProbe(without_file(name), tables, [part for part in parts if isinstance(part, str)], picture, command)
 
@@ -352,7 +355,7 @@ def _shown(table: Table) -> ShownTable:
 def _titled(run: ReportedRun) -> Table:
     record = run.record
     name = f"{run.label}, on {without_file(record['benchmark'])}: accuracy on each task after each was learned"
-    return _with_names(matrix(record), name)
+    return replace(matrix(record), title=name)
 
 
 def _shown_run(run: ReportedRun, place: int, report: Report, draw: _Drawing) -> ShownRun:

@@ -7,6 +7,7 @@ which has a second set for its dark side.
 """
 
 import re
+from typing import Any
 from xml.etree import ElementTree
 
 from perdure.report.figures import Draw, png, saved
@@ -14,7 +15,7 @@ from perdure.report.style import LOOKS
 
 LARGEST = 200_000  # bytes of an SVG; a PNG is smaller than what is more than that
 TEXT = "#010203"  # stands for the color of text, which is nobody else's
-STYLE = {
+STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "perdure",  # the same record gives the same bytes
     **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), TEXT),
@@ -53,7 +54,11 @@ def _frame(root: ElementTree.Element, title: str) -> None:
     _prune(root)
     width, height = (float(side) for side in root.get("viewBox", "").split()[2:])
     root.attrib.clear()
-    shape = {"viewBox": f"0 0 {width:g} {height:g}", "width": f"{width * PIXELS:.0f}", "height": f"{height * PIXELS:.0f}"}
+    shape = {
+        "viewBox": f"0 0 {width:g} {height:g}",
+        "width": f"{width * PIXELS:.0f}",
+        "height": f"{height * PIXELS:.0f}",
+    }
     # As matplotlib says of everything in a style of its own, which would hold for all of the page.
     lines = {"stroke-linejoin": "round", "stroke-linecap": "butt"}
     root.attrib |= {"role": "img", "aria-label": title, **shape, **lines}
