@@ -94,7 +94,6 @@ def of_study(result: StudyResult) -> Report:
     """A study as far as it is done."""
     plan = result.plan
     records = {Path(run.record["path"]): run.record for run in result.runs if run.record}
-    name = plan.study.name
     command = study_command(plan.study, plan.scale, plan.out)
     waiting = len(result.runs) - len(records)
     failed = [f"{run.spec.method} on {run.spec.benchmark}, seed {run.spec.seed}: {run.error}" for run in result.failed]
@@ -103,7 +102,7 @@ def of_study(result: StudyResult) -> Report:
         facts["scale"] = f"epochs × {plan.scale:g}: not the plan's figures"
     notes, warnings = _split_notes(result.notes)
     return Report(
-        title=f"Comparison {name.partition('-')[2]}" if plan.study.where == "compare" else f"Study {name}",
+        title=_compared_title(plan.study) if plan.study.where == "compare" else f"Study {plan.study.name}",
         command=command,
         about=plan.study.about,
         facts=facts | _facts(list(records.values())),
@@ -115,6 +114,12 @@ def of_study(result: StudyResult) -> Report:
         together=_together(records, plan.out),
         probe_command=partial(_command_of_several, plan.out),
     )
+
+
+def _compared_title(study: Study) -> str:
+    grid = study.grids[0]
+    methods, benchmarks = (", ".join(map(without_file, names)) for names in (grid.methods, grid.benchmarks))
+    return f"{methods} on {benchmarks}"
 
 
 def study_command(study: Study, scale: float, out: Path) -> str:
@@ -209,7 +214,7 @@ def _facts(records: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         "methods": _each(without_file(record["method"]) for record in records),
         "benchmarks": _each(without_file(record["benchmark"]) for record in records),
         "networks": _each(without_file(record["network"]) for record in records),
-        "seeds": _each(str(record["seed"]) for record in records),
+        "seeds": _each(map(str, sorted(record["seed"] for record in records))),
         "finished": f"{' to '.join(when)} UTC" if when else "",
         **{name: _each(str(record["versions"].get(name, "")) for record in records) for name in versions},
         "threads": _each(str(record["threads"]) for record in records),

@@ -22,7 +22,7 @@ from perdure.report.probes import Result, renderer
 from perdure.report.style import LOOKS, ink, on_dark, shade
 from perdure.report.svg import inline_svg
 from perdure.report.table import Table, as_text, leading_number
-from perdure.report.tables import duration, matrix
+from perdure.report.tables import duration, matrix, numbered_matrix
 
 Record = Mapping[str, Any]
 DARK_PAGE = (22, 24, 28)
@@ -124,8 +124,6 @@ class ShownTable:
     sortable: bool = True
     csv: str = ""
     latex: str = ""
-    command: str = ""
-    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -155,13 +153,16 @@ def _render(report: Report) -> bytes:
         from markupsafe import Markup
     except ImportError:
         raise PerdureError(f"a report needs jinja2: {install_hint('report')}") from None
-    blocks: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True}  # lines with nothing but a tag leave no empty line
+    blocks: dict[str, Any] = {
+        "trim_blocks": True,
+        "lstrip_blocks": True,
+    }  # lines with nothing but a tag leave no empty line
     templates = PackageLoader("perdure.report")
     environment = Environment(loader=templates, autoescape=True, undefined=StrictUndefined, **blocks)
     environment.filters |= {"level": _level, "sort_value": _sort_value, "typeset": _typeset}
     style = environment.get_template("report.css").render(colors=_colors(), shades=_shades())
     script = environment.get_template("report.js").render()
-    draw = _Drawing()
+    draw, matrices = _Drawing(), _mean_matrices(report)
     context = {
         "report": report,
         "style": Markup(style),
@@ -169,7 +170,8 @@ def _render(report: Report) -> bytes:
         "style_hash": _hash(style),
         "script_hash": _hash(script),
         "tables": {name: [_shown(table) for table in some] for name, some in report.tables.items()},
-        "matrices": _mean_matrices(report),
+        "matrices": matrices,
+        "legends": list(dict.fromkeys(note for shown in matrices for note in shown.table.notes)),
         "pictures": list(_compared(report, draw)),
         "probes": list(_probes_together(report, draw)),
         "differing": [
@@ -268,8 +270,8 @@ def _mean_matrices(report: Report) -> list[ShownTable]:
         mean = [[fmean(cells) for cells in zip(*rows, strict=True)] for rows in zip(*matrices, strict=True)]
         seeds = f"mean of {len(runs)} seeds" if len(runs) > 1 else f"seed {runs[0]['seed']}"
         name = f"{group.name} on {without_file(group.benchmark)}, {seeds}"
-        table = replace(matrix({**runs[0], "accuracy_matrix": mean}), title=name)
-        found.append(ShownTable(table, sortable=False, command=report.command))
+        table = numbered_matrix({**runs[0], "accuracy_matrix": mean})
+        found.append(ShownTable(replace(table, title=name), sortable=False))
     return found
 
 
@@ -382,7 +384,7 @@ def _shown_run(run: ReportedRun, place: int, report: Report, draw: _Drawing) -> 
         heading=heading,
         facts=facts,
         specification=ShownTable(specification(record), sortable=False),
-        matrix=ShownTable(_titled(run), sortable=False, command=run.command),
+        matrix=ShownTable(_titled(run), sortable=False),
         pictures=[draw(partial(figures.curves, record, run.epochs), caption, run.command)],
         probes=[_shown_probe(found.name, [found.result], found.command, "", draw) for found in run.probes],
     )
