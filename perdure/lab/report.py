@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import perdure
 from perdure import registry
 from perdure.errors import PerdureError, UnknownName, WrongValue
 from perdure.lab import index
@@ -113,6 +114,7 @@ def of_study(result: StudyResult) -> Report:
         runs=_reported(records, plan.out),
         together=_together(records, plan.out),
         probe_command=partial(_command_of_several, plan.out),
+        made_by=perdure.__version__,
     )
 
 
@@ -162,6 +164,7 @@ def _of_runs(words: Sequence[str], store: Path) -> tuple[Report, Path]:
         runs=_reported(records, store),
         together=_together(records, store),
         probe_command=partial(_command_of_several, store),
+        made_by=perdure.__version__,
     )
     return report, next(iter(records)) if len(records) == 1 else store
 

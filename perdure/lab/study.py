@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -10,6 +11,7 @@ import torch
 
 from perdure import registry
 from perdure.errors import CorruptFile, Interrupted, PerdureError, WrongValue
+from perdure.files import read_bytes
 from perdure.lab import index
 from perdure.lab.build import BenchmarkFunction, count_lessons, open_clean
 from perdure.lab.estimate import RunCost, estimate_runs, parallel_seconds
@@ -431,7 +433,14 @@ def _written(result: StudyResult, pictures: bool) -> StudyResult:
     if not plan.done:
         return result
     found = (result.groups, result.measured, result.tables(), result.notes)
-    files = write_study(plan.folder, *found, warnings.append, page=lambda: of_study(result).html(), pictures=pictures)
+
+    def page() -> bytes:
+        before = b""
+        with suppress(OSError):  # there is none yet
+            before = read_bytes(plan.folder / "report.html")
+        return of_study(result).html(before)
+
+    files = write_study(plan.folder, *found, warnings.append, page=page, pictures=pictures)
     return replace(result, files=files, notes=[*result.notes, *(f"warning: {text}" for text in warnings)])
 
 

@@ -4,6 +4,7 @@ Text in records is anybody's, so the templates escape everything; nothing here w
 same bytes: the page does not say when it was made.
 """
 
+import json
 import re
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -71,6 +72,7 @@ class Report:
     runs: Sequence[ReportedRun] = ()
     together: Sequence[FoundByProbe] = ()  # by probes that measure several runs at once
     probe_command: Callable[[FoundByProbe, Sequence[str]], str] = lambda found, _: found.command
+    made_by: str = ""  # the version of what makes it
 
     def text(self, form: str) -> str:
         """Its tables as Markdown, LaTeX or CSV."""
@@ -82,9 +84,18 @@ class Report:
             parts += [part for found in run.probes for part in _probe_tables(found.name, [found.result])]
         return as_text(parts, form)
 
-    def html(self) -> bytes:
-        """The page."""
-        return _render(self)
+    def html(self, before: bytes = b"") -> bytes:
+        """The page. Drawing takes time: where the page as it was `before` shows the same, it is returned."""
+        made_of = self._fingerprint()
+        return before if made_of.encode() in before[:1000] else _render(self, made_of)
+
+    def _fingerprint(self) -> str:
+        """Of everything that it shows."""
+        about = [self.title, self.command, self.about, self.made_by, dict(self.facts), self.warnings]
+        runs = [[run.label, run.command, dict(run.record)] for run in self.runs]
+        shared = [[found.key, dict(found.result.figures)] for found in self.together]
+        content = json.dumps([about, runs, shared, self.text("markdown")], sort_keys=True)
+        return sha256(content.encode()).hexdigest()
 
     def runs_by_label(self) -> dict[str, list[Record]]:
         """What stands side by side: runs where they are few, else groups of runs alike but for their seed."""
@@ -147,7 +158,7 @@ class ShownRun:
     probes: Sequence[ShownProbe]
 
 
-def _render(report: Report) -> bytes:
+def _render(report: Report, made_of: str) -> bytes:
     try:
         from jinja2 import Environment, PackageLoader, StrictUndefined
         from markupsafe import Markup
@@ -165,6 +176,7 @@ def _render(report: Report) -> bytes:
     draw, matrices = _Drawing(), _mean_matrices(report)
     context = {
         "report": report,
+        "made_of": made_of,
         "style": Markup(style),
         "script": Markup(script),
         "style_hash": _hash(style),

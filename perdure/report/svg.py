@@ -110,7 +110,9 @@ def _rewrite(element: ElementTree.Element, used: set[str], prefix: str) -> None:
         if name in found:
             found |= _colored(name, found, on_text)
     if on_text:
-        found.setdefault("fill", "currentColor")
+        found.setdefault("fill", "#000000")  # what is black is not said, and other text has a color here
+    elif element.tag in ("path", "use") and "fill" not in found and ("stroke" in found or "clip-path" in found):
+        found["fill"] = "currentColor"
     element.attrib.clear()
     element.attrib |= found
 
