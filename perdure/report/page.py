@@ -28,6 +28,7 @@ from perdure.report.tables import duration, matrix, numbered_matrix
 Record = Mapping[str, Any]
 DARK_PAGE = (22, 24, 28)
 TOGETHER = 12  # runs that one picture can tell apart
+LABEL = 39  # letters that have room beside a picture
 OPEN = 3  # runs whose sections are open from the beginning
 DARK_SPAN = 0.75  # of the shades, so that what is good does not glare on a dark page
 
@@ -257,6 +258,8 @@ class _Drawing:
 def _compared(report: Report, draw: _Drawing) -> Iterator[ShownPicture]:
     """Methods side by side."""
     done = [group for group in report.groups if figures.with_matrix(group)]
+    labels = _fitting([group.label for group in done])
+    done = [replace(group, label=label) for group, label in zip(done, labels, strict=True)]
     if len(report.runs) < 2:
         return
     seeds = "mean over seeds" if any(len(figures.with_matrix(group)) > 1 for group in done) else "one seed each"
@@ -323,11 +326,21 @@ def _shown_probe(name: str, results: Sequence[Result], command: str, more: str, 
     if own is not None:
         of = results[0].label if len(results) == 1 else f"{len(results)} runs"
         about = PROBES.get(name, f"What the probe {without_file(name)} found")
-        picture = draw(
-            lambda output: output(lambda figure: own.draw(figure, results)), f"{about}: {of}.{more}", command
-        )
-    tables = [_shown(part) for part in parts if isinstance(part, Table)]
+        labels = _fitting([result.label for result in results])
+        drawn = [replace(result, label=label) for result, label in zip(results, labels, strict=True)]
+        picture = draw(lambda output: output(lambda figure: own.draw(figure, drawn)), f"{about}: {of}.{more}", command)
+    show = _shown if len(results) > 1 else ShownTable  # those of all runs are what is copied
+    tables = [show(part) for part in parts if isinstance(part, Table)]
     return ShownProbe(without_file(name), tables, [part for part in parts if isinstance(part, str)], picture, command)
+
+
+def _fitting(labels: Sequence[str]) -> list[str]:
+    """Labels that leave room for the picture beside them: runs may differ in many values.
+
+    >>> _fitting(["gpm", "gpm (" + 20 * "a=1, " + ")", "gpm (" + 20 * "a=1, " + "b=2)"])
+    ['gpm', 'gpm (a=1, a=1, a=1, a=1, a=1, a=1, a… 2', 'gpm (a=1, a=1, a=1, a=1, a=1, a=1, a… 3']
+    """
+    return [label if len(label) <= LABEL else f"{label[: LABEL - 3]}… {place}" for place, label in enumerate(labels, 1)]
 
 
 PROBES = {

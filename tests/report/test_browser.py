@@ -79,9 +79,9 @@ def test_the_page_in_a_browser(page: Path, tab: Tab) -> None:
 def test_the_page_forbids_what_is_not_its_own(page: Path, tab: Tab) -> None:
     tab.open(page, 800)
     tab.run(
-        "document.body.insertAdjacentHTML('beforeend', '<p id=strange onclick=\"window.bad = 1\" style=\"color: red\">')"
+        "document.body.insertAdjacentHTML('beforeend', '<p id=odd onclick=\"window.bad = 1\" style=\"color: red\">')"
     )
     tab.run("document.body.append(Object.assign(document.createElement('script'), {textContent: 'window.bad = 2'}))")
-    tab.run("document.getElementById('strange').click()")
+    tab.run("document.getElementById('odd').click()")
     assert tab.run("window.bad") is None
-    assert tab.run("getComputedStyle(document.getElementById('strange')).color") != "rgb(255, 0, 0)"
+    assert tab.run("getComputedStyle(document.getElementById('odd')).color") != "rgb(255, 0, 0)"
