@@ -123,6 +123,11 @@ class ShownPicture:
     png: str = ""  # as a data URL, where an SVG would be too large
 
     @property
+    def card(self) -> bool:
+        """Whether it needs a white ground: images in it do not follow the page."""
+        return bool(self.png) or "<image" in self.svg
+
+    @property
     def wide(self) -> bool:
         """Whether it stands alone in its row."""
         return bool(self.png) or 'class="wide"' in self.svg[:500]

@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 from perdure.report.figures import Draw, png, saved
 from perdure.report.style import LOOKS
 
+SVG = "{http://www.w3.org/2000/svg}"
 LARGEST = 200_000  # bytes of an SVG; a PNG is smaller than what is more than that
 TEXT = "#010203"  # stands for the color of text, which is nobody else's
 STYLE: dict[Any, Any] = {
@@ -37,8 +38,9 @@ def inline_svg(draw: Draw, prefix: str, title: str) -> bytes:
     root = ElementTree.fromstring(drawn)
     referred = set(re.findall(rb"#([\w-]+)", b" ".join(re.findall(rb'(?:href="|url\()[^")]+', drawn))))
     used = {name.decode() for name in referred}
+    markers = {id(path) for definitions in root.iter(f"{SVG}defs") for path in definitions.iter(f"{SVG}path")}
     for element in root.iter():
-        _rewrite(element, used, prefix)
+        _rewrite(element, used, prefix, id(element) in markers)
     _frame(root, title)
     found = ElementTree.tostring(root, encoding="unicode").replace(" />", "/>").encode()
     return found if len(found) <= LARGEST else png(draw)
@@ -82,7 +84,7 @@ def _prune(element: ElementTree.Element) -> None:
         child.tail = None
 
 
-def _rewrite(element: ElementTree.Element, used: set[str], prefix: str) -> None:
+def _rewrite(element: ElementTree.Element, used: set[str], prefix: str, is_marker: bool) -> None:
     element.tag = element.tag.rpartition("}")[2]
     found = {name.rpartition("}")[2]: value for name, value in element.attrib.items()}
     styles = [part.partition(":") for part in found.pop("style", "").split(";") if part.strip()]
@@ -111,8 +113,8 @@ def _rewrite(element: ElementTree.Element, used: set[str], prefix: str) -> None:
             found |= _colored(name, found, on_text)
     if on_text:
         found.setdefault("fill", "#000000")  # what is black is not said, and other text has a color here
-    elif element.tag in ("path", "use") and "fill" not in found and ("stroke" in found or "clip-path" in found):
-        found["fill"] = "currentColor"
+    elif element.tag in ("path", "use") and not is_marker:  # a marker has the color of where it is used
+        found.setdefault("fill", "currentColor")
     element.attrib.clear()
     element.attrib |= found
 

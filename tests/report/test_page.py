@@ -27,7 +27,8 @@ from perdure.lab.spec import RunSpec, spec
 from perdure.lab.store import write_json
 from perdure.report import svg
 from perdure.report.differing import differing_tables
-from perdure.report.page import DARK_PAGE
+from perdure.report.page import DARK_PAGE, ShownPicture
+from perdure.report.render import heat_map
 from perdure.report.style import LOOKS, on_dark
 
 HOSTILE = ["<script>alert(1)</script>", "[red]b\"'&amp;"]
@@ -316,7 +317,7 @@ def test_a_color_is_made_lighter_only_where_it_must_be() -> None:
 
 def draw_line(figure: Any) -> None:
     axes = figure.subplots()
-    axes.plot([0, 1], [0, 1], color="#d55e00")
+    axes.plot([0, 1], [0, 1], color="#d55e00", marker="o")
     axes.plot([1, 0], [0, 1], color="black")
     axes.axhline(0.5, color="0.8")
     axes.text(0.5, 0.5, "on a cell", color="black")
@@ -332,6 +333,9 @@ def test_pictures_follow_the_page() -> None:
     assert texts["on a cell"] == "#000000"  # it stands on a ground that does not follow
     assert not [one for one in found.elements if "style" in one or one["tag"] in ("style", "metadata")]
     assert all(one["id"].startswith("x-") for one in found.elements if "id" in one)
+    marked = [one for one in found.all("use") if one["fill"] == "var(--rcl)"]
+    markers = [one for one in found.all("path") if one.get("id") in {use["href"][1:] for use in marked}]
+    assert [("fill" in one) for one in markers] == [False]  # it would hide the color of where it is used
     assert {one["href"][1:] for one in found.all("use")} <= {one["id"] for one in found.elements if "id" in one}
 
 
@@ -343,6 +347,16 @@ def test_a_picture_that_is_too_large_is_a_png_on_a_white_card(store: Path, monke
     assert len(images) == 2
     assert all(base64.b64decode(one["src"].partition(",")[2]).startswith(b"\x89PNG") and one["alt"] for one in images)
     assert len(found.all("div", **{"class": "scroll card"})) == 2
+
+
+def test_a_picture_that_holds_an_image_keeps_its_white_ground() -> None:
+    plain, heat = (svg.inline_svg(draw, "x-", "about").decode() for draw in (draw_line, draw_cells))
+    assert not ShownPicture("", "", svg=plain).card
+    assert ShownPicture("", "", svg=heat).card
+
+
+def draw_cells(figure: Any) -> None:
+    heat_map(figure.subplots(), [[90.0], [10.0, 50.0]])
 
 
 def test_pictures_are_small(content: bytes) -> None:
