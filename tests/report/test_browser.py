@@ -19,8 +19,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of two runs with many tasks, a long path and a long warning."""
     store = tmp_path_factory.mktemp("browsed") / "runs"
     rows = [[90.0 - task for task in range(row + 1)] for row in range(len(TASKS))]
-    for place, (method, acc) in enumerate({"gpm": 9.5, "rcl": 80.0}.items()):
-        facts = {"method": method, "acc": acc, "accuracy_matrix": rows, "task_names": TASKS, "cautions": ["w" * 300]}
+    for place, (method, bwt) in enumerate({"gpm": -10.0, "rcl": -2.5}.items()):
+        facts = {"method": method, "bwt": bwt, "accuracy_matrix": rows, "task_names": TASKS, "cautions": ["w" * 300]}
         finish_run(store / "six" / method / f"{place}123456789abcdef", facts)
     return perdure.write_report(store=store)
 
@@ -42,10 +42,10 @@ def test_the_page_in_a_browser(page: Path, tab: Tab) -> None:
         assert tab.run("[...document.querySelectorAll('.scroll')].some((one) => one.scrollWidth > one.clientWidth)")
 
     first = "document.querySelector('#table-summary-1 tbody tr').cells[1].textContent"
-    head = "document.querySelectorAll('#table-summary-1 thead th')[3]"
+    head = "document.querySelectorAll('#table-summary-1 thead th')[4]"
     assert tab.run(first) == "gpm"
     tab.run(f"{head}.querySelector('button').focus()")
-    for order, best in (("descending", "rcl"), ("ascending", "gpm")):  # as numbers: 9.5 is less than 80
+    for order, best in (("descending", "rcl"), ("ascending", "gpm")):  # as numbers: −10 is less than −2.5
         for kind in ("keyDown", "keyUp"):
             tab.send(
                 "Input.dispatchKeyEvent", type=kind, key="Enter", code="Enter", windowsVirtualKeyCode=13, text="\r"

@@ -536,7 +536,8 @@ def test_other_formats_have_the_same_tables(store: Path) -> None:
     report = lab.gather(["0123", "2123"], store)[0]
     markdown, latex, sheets = (report.text(form) for form in ("markdown", "latex", "csv"))
     assert "| six | rcl | 1 | **77.00** |" in markdown
-    assert "\\\\<script>alert(1)" not in markdown
+    assert "gpm, seed 1, on six: accuracy on each task after each was learned" in markdown
+    assert r"| after | \<script>alert(1)\</script> |" in markdown
     assert latex.count(r"\begin{tabular}") == latex.count(r"\end{tabular}") == sheets.count("\n\n") + 1
     assert "six,rcl,1,77.00,-11.00" in sheets
     assert verb("0123", "2123", "--out", str(store), "--format", "csv").stdout == sheets
