@@ -9,6 +9,7 @@ What the command line does, as functions that return data:
     probe         measure finished runs                         perdure probe
     load          a finished run: look, predict, learn more
     plot          pictures of runs, studies and what `learn` returns
+    write_report  one page of runs or of a study                perdure report
     runs          list the runs of a store                      perdure ls runs
     export_runs   finished runs as one table                    perdure export-runs
     bench         speed on this machine, as ratios              perdure bench
@@ -37,6 +38,7 @@ if TYPE_CHECKING:  # for editors and type checkers
     from perdure.lab.index import runs as runs
     from perdure.lab.load import load as load
     from perdure.lab.probe_runs import probe as probe
+    from perdure.lab.report import write_report as write_report
     from perdure.lab.run import run as run
     from perdure.lab.search import search as search
     from perdure.lab.study import compare as compare
@@ -68,6 +70,7 @@ _MODULES = {
     "plot": "perdure.report.plot",
     "runs": "perdure.lab.index",
     "export_runs": "perdure.lab.export",
+    "write_report": "perdure.lab.report",
     "bench": "perdure.lab.bench",
     **dict.fromkeys(("catalog", "benchmark", "benchmarks", "datasets"), "perdure.lab.catalog"),
     "register": "perdure.registry",

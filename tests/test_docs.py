@@ -45,7 +45,9 @@ def test_python_of_the_readme_runs(
     assert backbone[1].equal(backbone[2])  # the second task left it alone
 
 
-@pytest.mark.parametrize("page", ["docs/runs.md", "docs/own-data.md", "docs/python.md", "docs/own-things.md"])
+@pytest.mark.parametrize(
+    "page", ["docs/runs.md", "docs/own-data.md", "docs/python.md", "docs/own-things.md", "docs/report.md"]
+)
 def test_python_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for kind in registry.KINDS:

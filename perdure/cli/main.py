@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 import perdure
-from perdure.cli import bench, data, probe, runs, search, study
+from perdure.cli import bench, data, probe, report, runs, search, study
 from perdure.cli.options import (
     App,
     AsJson,
@@ -40,7 +40,21 @@ from perdure.cli.page import Format, Page
 from perdure.errors import UnknownName, WrongValue
 
 P = ParamSpec("P")
-VERBS = ("demo", "run", "compare", "study", "search", "probe", "show", "ls", "export-runs", "rm", "data", "bench")
+VERBS = (
+    "demo",
+    "run",
+    "compare",
+    "study",
+    "search",
+    "probe",
+    "report",
+    "show",
+    "ls",
+    "export-runs",
+    "rm",
+    "data",
+    "bench",
+)
 
 
 class Verbs(VerbGroup):
@@ -52,7 +66,7 @@ class Verbs(VerbGroup):
 
 app = App(cls=Verbs, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.add_typer(data.app, name="data")
-for module in (runs, study, search, probe, bench):
+for module in (runs, study, search, probe, report, bench):
     module.join(app)
 
 Seed = Annotated[int, typer.Option(min=0, metavar="N", help="Seed of everything random.")]

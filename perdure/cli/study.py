@@ -40,6 +40,8 @@ MORE_CORES = (8, 32)  # what people have besides this machine; `--dry` says how 
 if TYPE_CHECKING:
     from perdure.lab.study import StudyResult
 
+KINDS = {".png": "picture", ".html": "report"}  # of files, by how their names end; all others are tables
+
 
 def join(app: typer.Typer) -> None:
     """Add this verb to the command line."""
@@ -288,6 +290,6 @@ def _print_result(result: "StudyResult", page: Page, reading: Sequence[str]) -> 
             f"{len(result.failed)} of {len(result.runs)} runs are not done; the same command tries them again:"
         )
         lines += [f"  {line}" for line in error_lines(result.failed)]
-    lines += [f"{'picture' if file.suffix == '.png' else 'summary'}: {file}" for file in result.files]
+    lines += [f"{KINDS.get(file.suffix, 'summary')}: {file}" for file in result.files]
     for line in lines:
         page.say(line)

@@ -9,6 +9,7 @@ runs/studies/<name>/
     summary.csv, measured.csv, differences.csv, paper.csv  the same, a file for each
     comparison.png      ACC and BWT of each method
     accuracy.png        mean accuracy over tasks seen, after each task
+    report.html         all of it on one page, see `report.py`
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -119,9 +120,11 @@ def write_study(
     notes: Sequence[str],
     warn: Warn,
     *,
+    page: Callable[[], bytes],
     pictures: bool = True,
 ) -> list[Path]:
-    """All files of a study; a CSV file holds one table, so that of several benchmarks what was measured is in one."""
+    """All files of a study; a CSV file holds one table, so that of several benchmarks what was measured is in one.
+    The page comes with the pictures, which it shows."""
     everything: list[Table | str] = [*(table for some in tables.values() for table in some), *notes]
     texts = {"summary.md": as_text(everything, "markdown"), "summary.tex": as_text(everything, "latex")}
     sheets = {**tables, "measured": [measured(groups, probed)]} if probed else tables
@@ -131,4 +134,5 @@ def write_study(
         files[folder / "comparison.png"] = lambda: figures.comparison(groups)
     if pictures and any(map(figures.with_matrix, groups)):
         files[folder / "accuracy.png"] = lambda: figures.accuracy_over_tasks(groups)
+        files[folder / "report.html"] = page
     return save(files, warn)

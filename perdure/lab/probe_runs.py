@@ -150,7 +150,7 @@ def select_runs(words: str | Path | Sequence[str | Path], out: Path) -> list[Fin
     if not records:
         what = f"no finished run of {' and '.join(kinds)} in {out}" if kinds else "name at least one run"
         raise WrongValue(f"{what}; `perdure ls runs --out {out}` lists those there are")
-    return [FinishedRun(*pair, label) for pair, label in zip(records.items(), _labels(records), strict=True)]
+    return [FinishedRun(*pair, label) for pair, label in zip(records.items(), run_labels(records), strict=True)]
 
 
 def _find(name: str, out: Path) -> Path:
@@ -162,7 +162,7 @@ def _find(name: str, out: Path) -> Path:
         raise UnknownName("probe or run", name, registry.probes) from None
 
 
-def _labels(records: dict[Path, dict[str, Any]]) -> list[str]:
+def run_labels(records: Mapping[Path, dict[str, Any]]) -> list[str]:
     """What tells runs apart: method, values where they differ, seed; the hash where that is not enough."""
     found = [
         f"{record['method']}{f' ({label})' if label else ''}, seed {record['seed']}"

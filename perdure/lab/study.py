@@ -1,7 +1,9 @@
 """Studies: `study` does the runs of a grid that are not done, several at a time, and compares methods over seeds."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,6 +11,8 @@ import torch
 
 from perdure import registry
 from perdure.errors import CorruptFile, Interrupted, PerdureError, WrongValue
+from perdure.files import read_bytes
+from perdure.lab import index
 from perdure.lab.build import BenchmarkFunction, count_lessons, open_clean
 from perdure.lab.estimate import RunCost, estimate_runs, parallel_seconds
 from perdure.lab.execute.job import Event, Executor, Job
@@ -79,6 +83,11 @@ class StudyPlan:
     executor: Executor
     jobs: int | None  # at a time, where that is known
     threads: int  # of each run
+
+    @property
+    def folder(self) -> Path:
+        """Where its tables and pictures go; those of other numbers of epochs are kept apart."""
+        return self.out / "studies" / (self.study.name + ("" if self.scale == 1 else f"-scale-{self.scale:g}"))
 
     @property
     def to_do(self) -> list[StudyRun]:
@@ -215,8 +224,8 @@ def study(
     - `jobs` runs at a time on this machine (1, or one per GPU), or `on` a Ray cluster, where each run takes `cpus` and
       `gpus`; each computes with `threads` threads, those of the study when left out.
     - `scale` multiplies the epochs of every plan. `trackers` are tensorboard, mlflow or wandb.
-    - Tables, as Markdown, LaTeX and CSV, and `pictures` of them are written to studies/NAME in the store: see `files`
-      of the result.
+    - Tables, as Markdown, LaTeX and CSV, `pictures` of them, and with these a page of everything, report.html, are
+      written to studies/NAME in the store: see `files` of the result.
     - `dry` does nothing but time an epoch or two of each kind of run: see `costs` and `seconds` of the result.
 
     A run that fails does not stop the others: its state and error are in the result, and the next call tries it again.
@@ -333,6 +342,39 @@ def find_runs(specs: Sequence[RunSpec], *, out: Path, root: Path | None, probes:
     return runs
 
 
+def study_so_far(name: str | Path, *, out: Path, scale: float = 1.0) -> StudyResult:
+    """What a study came to by now, from the records of a store alone: no data are opened, and nothing is done.
+
+    Where several records are of one specification, with other images, the one that was finished last counts.
+    """
+    asked = read(name)
+    if asked.table:
+        raise WrongValue(f"{name} is a table without runs; `perdure study {name}` prints and writes it")
+    by_name: dict[tuple[Any, ...], list[str]] = {}
+    for row in index.runs(out, ["finished"]):
+        by_name.setdefault((row.method, row.benchmark, row.seed), []).append(row.path)
+    runs = [StudyRun(spec, row=row) for row, spec in rows(asked, scale)]
+    for run in runs:
+        alike = [out / path for path in by_name.get((run.spec.method, run.spec.benchmark, run.spec.seed), [])]
+        records = [{**index.read_finished(path), "path": str(path)} for path in alike]
+        fitting = [record for record in records if _comparable(record) == _comparable(run.spec.plain())]
+        if fitting:
+            record = max(fitting, key=lambda one: str(one.get("finished")))
+            run.path = Path(record["path"])
+            run.state, run.record = "done", {**record, "probes": read_probes(run.path, record)}
+    executor, parallel = make_executor(threads=asked.threads)
+    return _result(StudyPlan(asked, runs, scale, out, None, "cpu", "local", executor, parallel, asked.threads))
+
+
+def _comparable(content: Mapping[str, Any]) -> str:
+    """What tells specifications apart, as JSON: a record has it, too. Code that lies in another place is the same."""
+    names = [own.name for own in fields(RunSpec) if own.name != "code"]
+    code = {kind: own["checksum"] for kind, own in (content.get("code") or {}).items()}
+    usual = {"judged_on": "test", "outliers": ""}
+    known = {name: content.get(name, usual.get(name)) for name in (*names, "format")}
+    return json.dumps({**known, "code": code}, sort_keys=True)
+
+
 def _look_up(run: StudyRun, stream: Stream, out: Path, probes: Sequence[str]) -> None:
     run.path = run_directory(out, run.spec.benchmark_dir, run.spec.method_dir, run.spec.digest(stream.fingerprint))
     run.lessons = count_lessons(run.spec, stream)
@@ -416,17 +458,25 @@ def _result(plan: StudyPlan, costs: list[RunCost] | None = None) -> StudyResult:
     against = plan.study.against
     compared = differences(found, None if against is None else registry.methods.short_name(against))
     paper = compare_with_paper(plan.study.paper, found) if plan.study.paper else []
-    return StudyResult(plan, found, compared, _measured(plan, records), _notes(records), paper, costs)
+    return StudyResult(plan, found, compared, _measured(plan, records), notes_on(records), paper, costs)
 
 
 def _written(result: StudyResult, pictures: bool) -> StudyResult:
-    """With its files; those of other numbers of epochs are kept apart."""
+    """With its files."""
+    from perdure.lab.report import of_study  # not above: reports read studies
+
     plan, warnings = result.plan, list[str]()
     if not plan.done and result.facts is None:
         return result
-    folder = plan.out / "studies" / (plan.study.name + ("" if plan.scale == 1 else f"-scale-{plan.scale:g}"))
     found = (result.groups, result.measured, result.tables(), result.notes)
-    files = write_study(folder, *found, warnings.append, pictures=pictures)
+
+    def page() -> bytes:
+        before = b""
+        with suppress(OSError):  # there is none yet
+            before = read_bytes(plan.folder / "report.html")
+        return of_study(result).html(before)
+
+    files = write_study(plan.folder, *found, warnings.append, page=page, pictures=pictures)
     return replace(result, files=files, notes=[*result.notes, *(f"warning: {text}" for text in warnings)])
 
 
@@ -437,7 +487,7 @@ def _measured(plan: StudyPlan, records: Sequence[dict[str, Any]]) -> list[str]:
     return list(dict.fromkeys(name for headline in [*asked, *map(headlines, records)] for name in headline))
 
 
-def _notes(records: Sequence[dict[str, Any]]) -> list[str]:
+def notes_on(records: Sequence[dict[str, Any]]) -> list[str]:
     """What was learned from, in a line for each benchmark, or more where its runs did not all see the same; and what
     besides method, values and seed differs between runs, and may show in the last digits."""
     notes = []

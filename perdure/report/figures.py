@@ -1,6 +1,7 @@
 """Pictures of records (needs the extra `report`)."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from io import BytesIO
 from statistics import fmean
 from typing import Any
@@ -21,6 +22,9 @@ from perdure.report.render import (
 from perdure.report.style import line_styles
 
 Record = Mapping[str, Any]
+Draw = Callable[[Figure], None]
+Output = Callable[[Draw], bytes]
+"""What makes a file of what is drawn on an empty figure: `png` here, or `svg.inline_svg` for a page."""
 STYLE: dict[Any, Any] = {  # of all pictures
     "font.size": 8,
     "axes.labelsize": 9,
@@ -42,27 +46,32 @@ WITH_FIGURES = 24  # tasks whose cells have room for a figure, and whose epochs 
 MARKED = 60  # points of a line that have room for markers
 
 
-def png(draw: Callable[[Figure], None]) -> bytes:
+def png(draw: Draw) -> bytes:
     """What is drawn on an empty figure, as a PNG."""
+    return saved(draw, {}, format="png", dpi=150)
+
+
+def saved(draw: Draw, style: dict[Any, Any], **options: Any) -> bytes:
+    """What is drawn on an empty figure, as matplotlib saves it; `style` is added to that of all pictures."""
     try:
         from matplotlib import figure as pictures
         from matplotlib import rc_context
     except ImportError:
         raise PerdureError(f"pictures need matplotlib: {install_hint('report')}") from None
     buffer = BytesIO()
-    with rc_context(STYLE):
+    with rc_context({**STYLE, **style}):
         figure = pictures.Figure(layout="constrained")
         draw(figure)
-        figure.savefig(buffer, format="png", dpi=150)
+        figure.savefig(buffer, **options)
     return buffer.getvalue()
 
 
 # --- one run ---
 
 
-def accuracy_matrix(record: Record) -> bytes:
+def accuracy_matrix(record: Record, output: Output = png) -> bytes:
     """The accuracy matrix: row after task t, column task i, each cell with its figure where there is room."""
-    return png(lambda figure: _draw_matrix(figure, record))
+    return output(lambda figure: _draw_matrix(figure, record))
 
 
 def _draw_matrix(figure: Figure, record: Record) -> None:
@@ -89,10 +98,10 @@ def _title(record: Record) -> str:
     return ": ".join([*about, scores(record)])
 
 
-def curves(record: Record, epochs: Sequence[Record]) -> bytes:
+def curves(record: Record, epochs: Sequence[Record], output: Output = png) -> bytes:
     """Left the accuracy of each task after each lesson, or the mean of those seen where tasks are many; right the
     validation accuracy and loss over all epochs, where they are known."""
-    return png(lambda figure: _draw_curves(figure, record, epochs))
+    return output(lambda figure: _draw_curves(figure, record, epochs))
 
 
 def _draw_curves(figure: Figure, record: Record, epochs: Sequence[Record]) -> None:
@@ -161,25 +170,48 @@ def _draw_epochs(axes: Axes, epochs: Sequence[Record]) -> None:
 
 # --- methods compared ---
 
+SCORES = {
+    "acc": "ACC: accuracy on all tasks in the end (%)",
+    "bwt": "BWT: what old tasks lost (−) or gained (+), points",
+}
+COSTS = {
+    "seconds": "training (seconds)",
+    "megabytes": "memory besides the network (MB)",
+}
 
-def comparison(groups: Sequence[Group]) -> bytes:
+
+def comparison(groups: Sequence[Group], output: Output = png) -> bytes:
     """ACC and BWT of each method: mean and deviation over seeds, and each seed as a point; a row per benchmark."""
-    return png(lambda figure: _draw_comparison(figure, groups))
+    return output(lambda figure: _draw_spread_pairs(figure, groups, SCORES))
 
 
-def _draw_comparison(figure: Figure, groups: Sequence[Group]) -> None:
+def costs(groups: Sequence[Group], output: Output = png) -> bytes:
+    """Seconds of training and memory of each method, drawn as `comparison` is."""
+    return output(lambda figure: _draw_spread_pairs(figure, [_with_megabytes(group) for group in groups], COSTS))
+
+
+def _with_megabytes(group: Group) -> Group:
+    done = [
+        {**run, "megabytes": sum(run["memory_bytes"].values()) / 1e6} if "memory_bytes" in run else run
+        for run in group.runs
+    ]
+    return replace(group, runs=tuple(done))
+
+
+def _draw_spread_pairs(figure: Figure, groups: Sequence[Group], columns: Mapping[str, str]) -> None:
+    """Two figures of each method side by side; `columns` maps their names to what stands below."""
     parts = _by_benchmark(groups)
     figure.set_size_inches(9.4, 0.5 + sum(0.8 + 0.3 * len(alike) for alike in parts.values()))
     heights = [0.8 + 0.3 * len(alike) for alike in parts.values()]
     grid = figure.subplots(len(parts), 2, squeeze=False, height_ratios=heights, sharex="col")
     for row, (benchmark, alike) in zip(grid, parts.items(), strict=True):
-        for axes, name in zip(row, ("acc", "bwt"), strict=True):
+        for axes, name in zip(row, columns, strict=True):
             _draw_spreads(axes, alike, name)
         row[0].set_yticks(range(len(alike)), [group.name for group in alike])
         row[1].set_yticks(range(len(alike)), [""] * len(alike))
         row[0].set_title(benchmark)
-    grid[-1][0].set_xlabel("ACC: accuracy on all tasks in the end (%)")
-    grid[-1][1].set_xlabel("BWT: what old tasks lost (−) or gained (+), points")
+    for axes, about in zip(grid[-1], columns.values(), strict=True):
+        axes.set_xlabel(about)
     if any(len(group.runs) > 1 for group in groups):
         figure.suptitle("mean ± standard deviation over seeds; small: each seed")
 
@@ -200,12 +232,25 @@ def _draw_spreads(axes: Axes, groups: Sequence[Group], name: str) -> None:
         axes.axvline(0, color="0.6", linewidth=0.8, zorder=0)
 
 
-def accuracy_over_tasks(groups: Sequence[Group]) -> bytes:
+def accuracy_over_tasks(groups: Sequence[Group], output: Output = png) -> bytes:
     """Mean accuracy over the tasks seen, after each task: a line per method, the mean over its seeds."""
-    return png(lambda figure: _draw_over_tasks(figure, groups))
+    about = "accuracy (%), mean over tasks seen"
+    return output(lambda figure: _draw_over_tasks(figure, groups, lambda rows: _seen(rows)[1], about))
 
 
-def _draw_over_tasks(figure: Figure, groups: Sequence[Group]) -> None:
+def new_task_accuracy(groups: Sequence[Group], output: Output = png) -> bytes:
+    """Accuracy on each task just after it was learned: a line per method, the mean over its seeds."""
+    return output(lambda figure: _draw_over_tasks(figure, groups, _newest, "accuracy (%) on the newest task"))
+
+
+def _newest(rows: Sequence[Sequence[float]]) -> list[float]:
+    """After each lesson, the accuracy on the task it brought; of tasks learned together, their mean."""
+    return [row[-1] for row in rows] if len(rows) > 1 else [fmean(rows[0])]
+
+
+def _draw_over_tasks(
+    figure: Figure, groups: Sequence[Group], read: Callable[[Sequence[Sequence[float]]], list[float]], about: str
+) -> None:
     parts = _by_benchmark([group for group in groups if with_matrix(group)])
     across = min(len(parts), 2)
     down = -(-len(parts) // across)
@@ -216,14 +261,14 @@ def _draw_over_tasks(figure: Figure, groups: Sequence[Group]) -> None:
     for axes, (benchmark, alike) in zip(grid, parts.items(), strict=False):
         last = max(len(run["accuracy_matrix"]) for group in alike for run in with_matrix(group))
         for group, style in zip(alike, line_styles([group.name for group in alike]), strict=True):
-            seeds = [_seen(run["accuracy_matrix"])[1] for run in with_matrix(group)]
+            seeds = [read(run["accuracy_matrix"]) for run in with_matrix(group)]
             mean = [fmean(values) for values in zip(*seeds, strict=False)]
             if len(mean) == 1 < last:  # all tasks learned together: a level to measure the others by
                 axes.plot((1, last), mean * 2, label=group.name, **style | {"marker": ""})
             else:
                 axes.plot(range(1, len(mean) + 1), mean, label=group.name, **style)
         whole_ticks(axes, 1, last)
-        axes.set(xlabel="after learning task", ylabel="accuracy (%), mean over tasks seen", title=benchmark)
+        axes.set(xlabel="after learning task", ylabel=about, title=benchmark)
         axes.grid(axis="y", color="0.92", linewidth=0.6)
         label_ends(axes)
 

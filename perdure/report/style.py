@@ -40,13 +40,12 @@ def shade(percent: float) -> RGB:
 
 
 def ink(ground: RGB) -> str:
-    """What can be read on a ground, by its luminance.
+    """What can be read on a ground: black or white, whichever contrasts more.
 
     >>> ink(shade(20)), ink(shade(90))
     ('black', 'white')
     """
-    red, green, blue = ground
-    return "white" if 0.2126 * red + 0.7152 * green + 0.0722 * blue < 128 else "black"
+    return "white" if contrast_of(ground, (255, 255, 255)) > contrast_of(ground, (0, 0, 0)) else "black"
 
 
 def line_style(place: int) -> dict[str, Any]:
@@ -77,3 +76,37 @@ def line_styles(labels: Sequence[str]) -> list[dict[str, Any]]:
         else:
             found.append(line_style(free[unknown.index(name) % len(free)]))
     return found
+
+
+def on_dark(color: str, page: RGB, contrast: float = 4.5) -> str:
+    """A color that was chosen for white paper, made lighter until it can be read on a dark page.
+
+    >>> on_dark("#332288", (22, 24, 28)), on_dark("#e69f00", (22, 24, 28))
+    ('#857ab8', '#e69f00')
+    """
+    own = _rgb(color)
+    for step in range(21):
+        red, green, blue = (round(part + step / 20 * (255 - part)) for part in own)
+        if contrast_of((red, green, blue), page) >= contrast:
+            break
+    return f"#{red:02x}{green:02x}{blue:02x}"
+
+
+def contrast_of(one: RGB, other: RGB) -> float:
+    """The contrast of two colors as WCAG defines it: 1 of equal ones, 21 of black on white.
+
+    >>> round(contrast_of((0, 0, 0), (255, 255, 255)))
+    21
+    """
+    low, high = sorted((_luminance(one), _luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def _luminance(color: RGB) -> float:
+    parts = [part / 255 for part in color]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def _rgb(color: str) -> RGB:
+    return int(color[1:3], 16), int(color[3:5], 16), int(color[5:7], 16)

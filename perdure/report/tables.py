@@ -31,8 +31,7 @@ def matrix(record: Record) -> Table:
     figures without decimals, then each task with its first and last figure alone."""
     tasks, rows = record["task_names"], record["accuracy_matrix"]
     numbers = [str(place) for place, _ in enumerate(tasks, 1)]
-    named = [f"{number}\u00a0{name}" for number, name in zip(numbers, tasks, strict=True)]  # not torn apart
-    legend = [f"tasks: {', '.join(named)}"]
+    legend = [_legend(tasks)]
     title = f"{without_file(record['method'])}: accuracy on each task after each was learned"
     forms = [
         _matrix(title, tasks, rows, ".1f"),
@@ -43,6 +42,19 @@ def matrix(record: Record) -> Table:
     for form in reversed(forms):
         found = replace(form, narrower=found)
     return found
+
+
+def _legend(tasks: Sequence[str]) -> str:
+    named = [f"{number}\u00a0{name}" for number, name in enumerate(tasks, 1)]  # not torn apart
+    return f"tasks: {', '.join(named)}"
+
+
+def numbered_matrix(record: Record) -> Table:
+    """The same with tasks by numbers from the start, for many side by side; without decimals where tasks are many."""
+    tasks, rows = record["task_names"], record["accuracy_matrix"]
+    numbers = [str(place) for place, _ in enumerate(tasks, 1)]
+    found = _matrix("", numbers, rows, ".1f" if len(tasks) <= 10 else ".0f")
+    return replace(found, notes=[_legend(tasks)])
 
 
 def _matrix(title: str, columns: Sequence[str], rows: Sequence[Sequence[float]], form: str) -> Table:

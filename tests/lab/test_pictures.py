@@ -96,7 +96,7 @@ def test_a_study_leaves_its_tables_and_pictures(tmp_path: Path) -> None:
     folder = tmp_path / "studies/mine"
     assert {file.name for file in found.files} == {
         *("summary.md", "summary.tex", "summary.csv", "differences.csv"),
-        *("comparison.png", "accuracy.png"),
+        *("comparison.png", "accuracy.png", "report.html"),
     }
     assert set(found.files) == set(folder.iterdir())
     assert found.plain()["files"] == [str(file) for file in found.files]
