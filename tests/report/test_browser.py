@@ -63,7 +63,9 @@ def test_the_page_in_a_browser(page: Path, tab: Tab) -> None:
     tab.run("document.getElementById('theme').click()")
     assert (tab.run(ground), tab.run(line)) == light
 
-    tab.run("location.hash = '#run-2'")
+    tab.run("document.getElementById('run-2').open = false")
+    told = "addEventListener('hashchange', () => setTimeout(done))"
+    tab.run(f"new Promise((done) => {{ {told}; location.hash = '#run-2'; }})")
     assert tab.run("document.getElementById('run-2').open")
     tab.run("document.querySelector('#differing details').open = false")
     tab.run("dispatchEvent(new Event('beforeprint'))")
