@@ -192,6 +192,15 @@ class Network(nn.Module):
     def _needs_batch_statistics(self) -> bool:
         return any(isinstance(part, nn.BatchNorm1d) and not part.track_running_stats for part in self.modules())
 
+    @contextmanager
+    def kept_statistics(self) -> Iterator[None]:
+        """Forwards inside leave running statistics as they are: for those in training mode that are followed by no
+        step."""
+        before = [buffer.clone() for buffer in self.buffers()]
+        yield
+        for buffer, value in zip(self.buffers(), before, strict=True):
+            buffer.copy_(value)
+
     def weight_names(self) -> dict[str, str]:
         """Remembered layer → its weight's name among the parameters."""
         return {layer: f"backbone.{layer}.weight" for layer in self.backbone.layers()}
