@@ -219,7 +219,10 @@ def test_trgp(step: Step, variant: str) -> None:
     """Weights W + Σ (W B S Bᵀ − W B Bᵀ) over two old tasks; W's gradient is projected, that of every S is free."""
     method = TRGP(network(), variant=variant)
     bases, weights = bases_for(method), copied(method.net)
-    spaces = {(old, layer): basis[:, old::2] for layer, basis in bases.items() for old in (0, 1)}
+    inside = {layer: basis.shape[1] for layer, basis in bases.items()}
+    spaces = {  # which share some directions
+        (old, layer): bases[layer] @ orthonormal(k, k // 2) for layer, k in inside.items() for old in (0, 1)
+    }
     scales = {key: torch.randn(b.shape[1], b.shape[1], dtype=torch.float64) for key, b in spaces.items()}
     method.learning = (TASK,)
     for (old, layer), scale in scales.items():
@@ -227,7 +230,7 @@ def test_trgp(step: Step, variant: str) -> None:
         method.scales[1, old, layer] = torch.randn_like(scale)  # another task's
     found, masks = step(method)
 
-    own = {f"live.{old}/{layer.replace('.', '|')}": scale.requires_grad_() for (old, layer), scale in scales.items()}
+    own = {f"live.{old}/{layer}": scale.requires_grad_() for (old, layer), scale in scales.items()}
     scaled = dict(weights)
     for (old, layer), b in spaces.items():
         name = f"backbone.{layer}.weight"
