@@ -2,8 +2,8 @@
 
 import io
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
-from typing import Any
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, Literal, get_args, get_origin
 
 import pytest
 import safetensors.torch
@@ -17,7 +17,7 @@ from perdure.memory.gradient_memory import DualMemory, GradientMemory
 from perdure.methods.method import Method
 from perdure.nets.network import Network, first_weights
 from perdure.ops.dual_gpm import protected as protected_directions
-from perdure.schema import values_of
+from perdure.schema import Value, values_of
 from perdure.train.fit import fit
 from perdure.train.learn import learn
 from perdure.train.plan import Plan
@@ -84,6 +84,27 @@ def test_a_variant_is_stored_as_it_was_given() -> None:
         assert make(name, "mlp").variant == default
         for variant in ("released", "paper" if name in two else "intended"):
             assert make(name, "mlp", variant=variant).variant == variant
+
+
+def another(value: Value) -> Any:
+    """Not the default."""
+    if get_origin(value.type) is Literal:
+        return next(choice for choice in get_args(value.type) if choice != value.default)
+    if isinstance(value.default, bool):
+        return not value.default
+    if value.default is None:
+        return 7 if "whole" in value.allowed or "bytes" in value.allowed else 0.25
+    return value.default + 3 if isinstance(value.default, int) else value.default / 2 or 0.125
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_value_is_stored_as_it_was_given(name: str) -> None:
+    """Also where a method hands it on to the one that it builds on."""
+    given = {value.name: another(value) for value in values_of(registry.methods.load(name)).values()}
+    method = make(name, "mlp", **given)
+    buffer = getattr(method, "replay", getattr(method, "memory", None))
+    stored = {key: buffer.capacity if key == "memory" else getattr(method, key) for key in given}
+    assert stored == given
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -175,6 +196,36 @@ def directions(method: Method) -> dict[str, Tensor]:
 def shared_weights(method: Method) -> dict[str, Tensor]:
     names = method.net.weight_names()
     return {layer: method.net.get_parameter(name).detach().flatten(1).clone() for layer, name in names.items()}
+
+
+# Whether forwards before a later lesson and after it are in training mode: layer inputs are taken as in use, without
+# dropout and with running statistics; what stands for the gradients of training is taken as those are.
+MODES: dict[str, tuple[set[bool], set[bool]]] = {
+    **dict.fromkeys(METHODS, (set(), set())),
+    **dict.fromkeys(("gpm", "dfgp", "rcl", "fsdgpm"), (set(), {False})),
+    "trgp": ({False}, {False}),
+    "api": ({True, False}, {False}),  # retain ratios, then inputs of the layers that grow
+    "ewc": (set(), {True}),
+}
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("name", CONTINUAL)
+def test_around_a_lesson_the_network_is_looked_at_in_the_right_mode_and_left_alone(name: str, training: bool) -> None:
+    """Whatever mode it was in; running statistics are those of training alone."""
+    method = make(name, **({"floor": 1.0} if name == "api" else {}))
+    first, second = method.lessons(synthetic(seed=1, tasks=2))
+    fit(method, first, replace(PLAN, epochs=1), seed=1)
+    method.net.add_head(3)
+    seen: list[bool] = []
+    method.net.register_forward_pre_hook(lambda net, _: seen.append(net.training))
+    for stage, modes in zip((method.begin, method.end), MODES[name], strict=True):
+        method.train(training)
+        before = {key: value.clone() for key, value in method.net.state_dict().items()}
+        seen.clear()
+        stage(second)
+        assert set(seen) == modes
+        assert equal(before, method.net.state_dict())
 
 
 @pytest.mark.parametrize("name", METHODS)

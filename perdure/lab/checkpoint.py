@@ -30,7 +30,7 @@ from perdure.train.callbacks import Callback, StepContext
 from perdure.train.evaluate import RunningScore, Score
 from perdure.train.plan import Plan
 from perdure.train.schedules import set_state
-from perdure.train.state import Epoch, FitState, Learned
+from perdure.train.state import Epoch, FitState, Learned, changing
 
 SCHEMA = 1
 KEY = "perdure"  # of the header's only entry: a checksum and JSON
@@ -61,7 +61,7 @@ class Checkpoint:
             self._remind(method)
             self._check_heads(method)
             if self.fit_state is not None:
-                _check_fit(self.fit_state, self.plan, method.trainable())
+                _check_fit(self.fit_state, self.plan, changing(method))
         except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
             reason = " ".join(str(error).split())[:100]
             raise CorruptFile(f"{self.path}: does not fit its run ({reason})", self.path) from None

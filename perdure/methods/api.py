@@ -67,11 +67,12 @@ class API(GPM):
         """Mean retain ratio of each layer, over one pass through the data without a step."""
         self.train()
         ratios: dict[str, list[Tensor]] = {layer: [] for layer in self.memory.duals()}
-        for batch in lesson.batches(BATCH, torch.default_generator):
-            raw = grad(self.loss(batch), self.trainable())
-            left = self.project(raw)
-            for layer, found in ratios.items():
-                found.append(retain_ratio(self.side_by_side(raw, layer), self.side_by_side(left, layer)))
+        with self.net.kept_statistics():
+            for batch in lesson.batches(BATCH, torch.default_generator):
+                raw = grad(self.loss(batch), self.trainable())
+                left = self.project(raw)
+                for layer, found in ratios.items():
+                    found.append(retain_ratio(self.side_by_side(raw, layer), self.side_by_side(left, layer)))
         for layer, found in ratios.items():
             self.ratios[layer] = torch.stack(found).mean()
 

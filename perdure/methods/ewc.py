@@ -44,7 +44,9 @@ class EWC(Method):
         weights = self.trainable()
         # Batches of mixed classes, whatever the order of the files: HAT's images come shuffled.
         batches = (Batch(x, y, part.task) for part in lesson.parts for x, y in part.train.batches(self.fisher_batch))
-        new = diagonal_fisher((grad(self.loss(batch), weights) for batch in batches), self.fisher_batch, len(lesson))
+        gradients = (grad(self.loss(batch), weights) for batch in batches)
+        with self.net.kept_statistics():
+            new = diagonal_fisher(gradients, self.fisher_batch, len(lesson))
         for name, importance in merge(self._springs()[1], new, lesson.index).items():
             self.fisher[name] = importance
             self.anchor[name] = weights[name].detach().clone()

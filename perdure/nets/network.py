@@ -138,7 +138,7 @@ class Network(nn.Module):
             )
         clean = self.training and not conv_dropout
         with LearningMode() if self.training or len(batches) > 1 else nullcontext():
-            if (clean or len(batches) > 1) and self._may_join(batches, clean):
+            if (clean or len(batches) > 1) and self._may_join(batches):
                 outputs = self._joint(batches, task, clean)
             else:
                 outputs = [self._single(batch, task, clean) for batch in batches]
@@ -152,9 +152,9 @@ class Network(nn.Module):
                 _, features = self._backbone(x)
         return Output(logits.to(x.dtype), F.normalize(features.to(x.dtype), dim=1))
 
-    def _may_join(self, batches: Sequence[Tensor], clean: bool) -> bool:
-        if clean and next(self.backbone.buffers(), None) is not None:
-            return False  # running statistics would see what comes before the first dropout half as often
+    def _may_join(self, batches: Sequence[Tensor]) -> bool:
+        if next(self.backbone.buffers(), None) is not None:
+            return False  # running statistics may be a mean over all batches, which a norm counts by its forwards
         return fast.on("joint_batches") and self.backbone.independent and len(set(map(len, batches))) == 1
 
     def _joint(self, batches: Sequence[Tensor], task: TaskIds, clean: bool) -> list[Output]:
@@ -191,6 +191,15 @@ class Network(nn.Module):
 
     def _needs_batch_statistics(self) -> bool:
         return any(isinstance(part, nn.BatchNorm1d) and not part.track_running_stats for part in self.modules())
+
+    @contextmanager
+    def kept_statistics(self) -> Iterator[None]:
+        """Forwards inside leave running statistics as they are: for those in training mode that are followed by no
+        step."""
+        before = [buffer.clone() for buffer in self.buffers()]
+        yield
+        for buffer, value in zip(self.buffers(), before, strict=True):
+            buffer.copy_(value)
 
     def weight_names(self) -> dict[str, str]:
         """Remembered layer → its weight's name among the parameters."""

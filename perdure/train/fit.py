@@ -13,7 +13,7 @@ from perdure.train.callbacks import Callback, StepContext
 from perdure.train.evaluate import RunningScore, evaluate_together
 from perdure.train.optimizers import optimizer_for
 from perdure.train.plan import Plan
-from perdure.train.state import Epoch, FitState
+from perdure.train.state import Epoch, FitState, changing
 from perdure.types import Gradient, Lesson
 
 
@@ -38,9 +38,8 @@ def fit(
         with chance(seed, "begin", lesson.index):
             method.begin(lesson)
     method.net.in_bf16 = plan.precision == "bf16"
-    weights = method.trainable()
-    state = state or FitState(lesson.index, plan.schedule_for_lesson(), _copy(weights) if plan.keep == "best" else {})
-    optimizer, augment = optimizer_for(plan, weights, state.optimizer), resolve(plan)
+    state = state or FitState(lesson.index, plan.schedule_for_lesson(), _copy(method) if plan.keep == "best" else {})
+    optimizer, augment = optimizer_for(plan, method.trainable(), state.optimizer), resolve(plan)
     while state.epoch < plan.epochs and not state.schedule.stopped:
         started = time.perf_counter() - state.seconds
         rate = state.schedule.rate
@@ -68,7 +67,7 @@ def fit(
                 f"lower the learning rate, e.g. --plan rate={plan.lower_rate():g}{method.remedy()}"
             )
         if (best := state.schedule.see(valid.loss)) and plan.keep == "best":
-            state.best_weights = _copy(weights)
+            state.best_weights = _copy(method)
         epoch = Epoch(lesson.index, state.epoch, rate, valid, train, best, time.perf_counter() - started)
         state.history.append(epoch)
         state.epoch, state.batches, state.seconds, state.running = state.epoch + 1, 0, 0.0, RunningScore()
@@ -76,11 +75,12 @@ def fit(
         callback.on_step(StepContext(method, state, optimizer))
     if plan.keep == "best":
         with torch.no_grad():
-            torch._foreach_copy_(list(weights.values()), [state.best_weights[name] for name in weights])
+            for name, tensor in changing(method).items():
+                tensor.copy_(state.best_weights[name])
     with chance(seed, "end", lesson.index):
         method.end(lesson)
     return state.history
 
 
-def _copy(weights: dict[str, torch.nn.Parameter]) -> Gradient:
-    return {name: weight.detach().clone() for name, weight in weights.items()}
+def _copy(method: Method) -> Gradient:
+    return {name: tensor.detach().clone() for name, tensor in changing(method).items()}

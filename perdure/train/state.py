@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from perdure.methods.method import Method
 from perdure.ops.metrics import average_accuracy, backward_transfer, learning_accuracy
 from perdure.train.evaluate import RunningScore, Score
 from perdure.train.schedules import Schedule
@@ -25,13 +26,18 @@ class Epoch:
     seconds: float
 
 
+def changing(method: Method) -> dict[str, Tensor]:
+    """What a lesson changes: the weights it trains, and the running statistics, which are right for these alone."""
+    return {**method.trainable(), **dict(method.net.named_buffers())}
+
+
 @dataclass
 class FitState:
     """Where a lesson stands between two steps. With the method's own state, all that is needed to resume it."""
 
     lesson: int
     schedule: Schedule
-    best_weights: Gradient  # where those are to be kept
+    best_weights: Gradient  # where those are to be kept; with their running statistics
     epoch: int = 0
     batches: int = 0  # done in this epoch
     seconds: float = 0.0  # spent in this epoch

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from networks import Tracking
 from torch import Tensor
 
 from perdure.methods.dfgp import DFGP
@@ -38,6 +39,7 @@ NETS: dict[str, Callable[[], Backbone]] = {
     "alexnet, dropout": lambda: AlexNet((3, 32, 32), filters=(8, 12, 16), units=(40, 36)),
     "resnet18": lambda: ResNet18((3, 32, 32), filters=8),
     "mlp": lambda: MLP((3, 32, 32), units=(40, 36)),
+    "tracking": lambda: Tracking((3, 32, 32), dropout=0.0),  # with running statistics
 }
 METHODS: dict[str, Callable[[Network], Method]] = {
     "gpm": lambda net: GPM(net, threshold=0.9),
@@ -74,11 +76,12 @@ def on_a_later_task(method: Method, dtype: torch.dtype = torch.float64) -> Metho
 
 
 def gradient(method: str, net: str) -> Gradient:
-    """Of the second task."""
+    """Of the second task; with the running statistics that it leaves."""
     torch.manual_seed(5)
     learner = on_a_later_task(METHODS[method](Network(NETS[net]())))
     torch.manual_seed(7)
-    return learner.gradient(lesson(1).sample(12))
+    found = learner.gradient(lesson(1).sample(12))
+    return {**found, **dict(learner.net.named_buffers())}
 
 
 def assert_same(found: Gradient, expected: Gradient) -> None:

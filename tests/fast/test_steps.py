@@ -97,7 +97,9 @@ def test_joint_batches_of_several_tasks() -> None:
 def test_half_precision_gives_nearly_the_same_gradient(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a later task, with whatever can be kept in factors. Forwards compute with eight bits, so entries differ;
     the direction as a whole hardly does, and less so from that without fast paths. Methods that ascend before they
-    descend amplify the difference."""
+    descend amplify the difference; their directions are summed over three mixtures of all images, for how that of a
+    single one is rounded depends on the processor."""
+    climbs = name in ("dfgp", "rcl", "fsdgpm")  # and what is rounded there is rounded again on the way down
     monkeypatch.setattr(LowRankGrad, "worth", lambda _: True)
 
     def direction(half: bool) -> Tensor:
@@ -105,15 +107,14 @@ def test_half_precision_gives_nearly_the_same_gradient(name: str, monkeypatch: p
         learner = on_a_later_task(registry.methods.load(name)(Network(NETS["alexnet"]())), torch.float32)
         learner.net.in_bf16 = half
         torch.manual_seed(7)
-        gradient = learner.gradient(lesson(1, torch.float32).sample(12))
-        assert all(g.dtype == torch.float32 for g in gradient.values())
-        return torch.cat([gradient[key].flatten() for key in sorted(gradient)])
+        gradients = [learner.gradient(lesson(1, torch.float32).sample(24)) for _ in range(3 if climbs else 1)]
+        assert all(g.dtype == torch.float32 for gradient in gradients for g in gradient.values())
+        return torch.stack([torch.cat([g[key].flatten() for key in sorted(g)]) for g in gradients]).sum(0)
 
     exact, half = direction(False), direction(True)
     with fast.without("low_rank", "project_inputs", "joint_batches", "rescale_inputs", "pooling"):
         plain = direction(True)
     assert 0.9 < float(F.cosine_similarity(exact, half, dim=0)) < 1 - 1e-7  # it did compute in another precision
-    climbs = name in ("dfgp", "rcl", "fsdgpm")  # and what is rounded there is rounded again on the way down
     assert float(F.cosine_similarity(plain, half, dim=0)) > (0.97 if climbs else 0.995)
 
 

@@ -43,6 +43,19 @@ def test_every_image_counts_the_same_with_its_own_head(stream: Stream) -> None:
     assert {"heads.0.weight", "heads.1.weight"} < set(method.gradient(batch))
 
 
+def test_batches_are_drawn_over_all_tasks_unless_they_are_to_be_apart(stream: Stream) -> None:
+    net = Network(MLP((3, 32, 32), units=(4,)))
+    tasks: dict[str, list[set[int]]] = {}
+    for given in ({}, {"batches": "mixed"}, {"batches": "apart"}):
+        (lesson,) = MTL(net, **given).lessons(stream)
+        batches = lesson.batches(30, torch.Generator().manual_seed(0))
+        tasks[str(given)] = [{b.task} if isinstance(b.task, int) else set(b.task.tolist()) for b in batches]
+    default, mixed, apart = tasks.values()
+    assert default == mixed == [{0, 1}] * 6  # 180 images
+    assert sorted(map(max, apart)) == [0, 0, 0, 1, 1, 1]
+    assert all(len(of) == 1 for of in apart)
+
+
 def test_no_task_is_an_error_that_says_so(fresh_net: Callable[[], Network]) -> None:
     with pytest.raises(BadData, match="no task to learn jointly"):
         list(MTL(fresh_net()).lessons([]))

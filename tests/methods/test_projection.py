@@ -6,20 +6,24 @@ from pathlib import Path
 
 import pytest
 import torch
+from networks import Tracking
 
 from perdure.data.benchmarks.six import six
 from perdure.data.benchmarks.synthetic import synthetic
 from perdure.lab.checkpoint import load, save
+from perdure.methods.api import API
 from perdure.methods.dfgp import DFGP
+from perdure.methods.fsdgpm import FSDGPM
 from perdure.methods.gpm import GPM
 from perdure.methods.rcl import RCL
+from perdure.methods.trgp import TRGP
 from perdure.nets.mlp import MLP
 from perdure.nets.network import Network
 from perdure.nets.resnet18 import ResNet18
 from perdure.train.fit import fit
 from perdure.train.plan import Plan
 from perdure.train.state import Learned
-from perdure.types import Batch, Stream
+from perdure.types import Batch, Lesson, Stream
 
 PLAN = Plan(rate=0.05, epochs=2, batch=32, schedule="linear", keep="last")
 
@@ -83,6 +87,13 @@ def test_threshold_grows_with_the_tasks_and_stops_at_one(fresh_net: Callable[[],
         assert held >= 0.5 * min(rank, there)  # ε = 1 on the second task: nearly every direction is taken
 
 
+@pytest.mark.parametrize("maker", [GPM, DFGP, RCL, TRGP, API, FSDGPM])
+def test_the_threshold_gains_its_step_with_each_task_from_the_second_on(maker: type[GPM]) -> None:
+    method = maker(Network(MLP((3, 32, 32), units=(4,))), threshold=0.5, threshold_step=0.2)
+    found = [method.threshold_after(Lesson(task, ())) for task in range(4)]
+    assert found == pytest.approx([0.5, 0.7, 0.9, 1.0])
+
+
 def test_paper_variant_reaches_the_threshold_on_the_first_task(
     fresh_net: Callable[[], Network], stream: Stream
 ) -> None:
@@ -129,10 +140,11 @@ def test_every_value_of_rcl_changes_its_gradient(fresh_net: Callable[[], Network
     assert difference(plain, rcl_gradient(fresh_net(), batch, features="shared")) < 1e-4
 
 
-def test_dfgp_is_rcl_without_its_additions(fresh_net: Callable[[], Network], stream: Stream) -> None:
-    batch = next(iter(GPM(fresh_net()).lessons(stream))).sample(12)
-    dfgp = seeded_gradient(DFGP(fresh_net()), batch)
-    assert difference(dfgp, rcl_gradient(fresh_net(), batch, ua_weight=0.0)) == 0
+def test_dfgp_is_rcl_without_its_additions(stream: Stream) -> None:
+    """To the bit, dropout included: no forward more."""
+    batch = next(iter(GPM(Network(Tracking())).lessons(stream))).sample(12)
+    dfgp = seeded_gradient(DFGP(Network(Tracking())), batch)
+    assert difference(dfgp, rcl_gradient(Network(Tracking()), batch, ua_weight=0.0)) == 0
 
 
 def test_noise_stage_rewrites_small_layers_unless_capped(fresh_net: Callable[[], Network], stream: Stream) -> None:
@@ -143,6 +155,28 @@ def test_noise_stage_rewrites_small_layers_unless_capped(fresh_net: Callable[[],
     capped.begin(lesson)
     assert free.facts()["phi_ratio"]["conv1"] > 1
     assert capped.facts()["phi_ratio"] == pytest.approx(dict.fromkeys(capped.net.backbone.layers(), 0.05), rel=1e-3)
+
+
+def moved_by_noise(method: RCL, lesson: Lesson) -> set[str]:
+    before = {name: weight.detach().clone() for name, weight in method.net.named_parameters()}
+    method.begin(lesson)
+    return {name for name, weight in method.net.named_parameters() if not torch.equal(weight, before[name])}
+
+
+def test_noise_comes_before_the_first_task_alone(fresh_net: Callable[[], Network], stream: Stream) -> None:
+    method = RCL(fresh_net(), phi_steps=5)
+    first, second = method.lessons(stream)
+    assert moved_by_noise(method, first) == set(method.net.weight_names().values())
+    assert moved_by_noise(method, second) == set()
+
+
+def test_noise_is_for_the_convolutions_inside_blocks(stream: Stream) -> None:
+    """As published: neither for the stem nor for shortcuts."""
+    method = RCL(Network(ResNet18((3, 32, 32), filters=8)), phi_steps=2)
+    moved = moved_by_noise(method, next(iter(method.lessons(stream))))
+    blocks = [f"s{stage}b{block}" for stage in (1, 2, 3, 4) for block in (1, 2)]
+    assert moved == {f"backbone.{block}.conv{at}.weight" for block in blocks for at in (1, 2)}
+    assert len(method.facts()["phi_ratio"]) == 16
 
 
 # ── with a budget of bytes ──────────────────────────────────────────────────────────────────────────────────

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from perdure import fast
 from perdure.memory.gradient_memory import GradientMemory
-from perdure.ops.subspace import columns, extend, layer_inputs, layers_of, project
+from perdure.ops.subspace import columns, extend, extended, layer_inputs, layers_of, project, representations
 
 CONVOLUTIONS = {
     "plain": {},
@@ -56,6 +56,16 @@ def test_layer_inputs_meet_every_layer_and_leave_no_hook() -> None:
     assert not any(part._forward_pre_hooks for part in net.modules())
 
 
+def test_where_no_count_is_given_columns_come_from_as_many_images_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perdure.ops.subspace.COLUMNS", 10)
+    layers = {"named": nn.Conv2d(2, 1, 2), "other": nn.Conv2d(2, 1, 2), "linear": nn.Linear(5, 1)}
+    inputs = {"named": torch.randn(20, 2, 2, 4), "other": torch.randn(20, 2, 2, 4), "linear": torch.randn(20, 5)}
+    found = representations(inputs, layers, {"named": 5})
+    shapes = {name: tuple(r.shape) for name, r in found.items()}
+    assert shapes == {"named": (8, 15), "other": (8, 12), "linear": (5, 10)}  # three positions an image, or one
+    assert torch.equal(found["other"], columns(inputs["other"][:4], layers["other"]))
+
+
 def slow_extend(basis: Tensor | None, r: Tensor, threshold: float) -> Tensor:
     """The rule as it is told, one direction at a time, by a full singular value decomposition."""
     energy = float(r.square().sum())
@@ -102,6 +112,28 @@ def test_first_basis_stays_below_the_threshold_and_later_ones_reach_it() -> None
     assert extend(None, r, 0.5).shape == (4, 0)
 
 
+def test_a_threshold_that_is_met_exactly() -> None:
+    """Energies 4, 1, 1, 1, 1 of 8: after two directions the share is 5/8, neither below it nor short of it."""
+    r = torch.diag(torch.tensor([2.0, 1.0, 1.0, 1.0, 1.0]))
+    assert extend(None, r, 5 / 8).shape == (5, 1)
+    assert extend(torch.empty(5, 0), r, 5 / 8).shape == (5, 2)
+    assert extend(torch.eye(5)[:, :1], r, 4 / 8).shape == (5, 1)
+
+
+@pytest.mark.parametrize("shape", [(5, 9), (9, 5)])
+@pytest.mark.parametrize("plain", ["", "gram"])
+def test_every_new_direction_comes_with_its_share(shape: tuple[int, int], plain: str) -> None:
+    r = torch.zeros(shape, dtype=torch.float64)
+    r[:4, :4] = torch.diag(torch.tensor([1.0, 3.0, 1.0, 2.0]))  # energies 1, 9, 1, 4 of 15
+    with fast.without(plain):
+        basis, shares = extended(None, r, 0.9)
+        assert basis.abs().argmax(0).tolist() == [1, 3]
+        torch.testing.assert_close(shares, torch.tensor([9 / 15, 4 / 15]).double())
+        basis, shares = extended(basis[:, 1:], r, 0.9)  # which has the second of them already
+        assert basis.abs().argmax(0).tolist()[:2] == [3, 1]
+        torch.testing.assert_close(shares, torch.tensor([9 / 15, 1 / 15]).double())
+
+
 def test_a_layer_that_receives_nothing_but_zeros_needs_no_direction() -> None:
     basis = torch.eye(4)[:, :1]
     assert extend(None, torch.zeros(4, 6), 0.9).shape == (4, 0)
@@ -109,9 +141,12 @@ def test_a_layer_that_receives_nothing_but_zeros_needs_no_direction() -> None:
 
 
 def test_a_full_threshold_takes_no_direction_that_is_not_there() -> None:
-    r = torch.zeros(6, 9)
-    r[:2] = torch.randn(2, 9)
-    assert extend(torch.empty(6, 0), r, 1.0).shape == (6, 2)
+    torch.manual_seed(0)
+    for d, n in ((6, 9), (9, 6)):
+        r = torch.randn(d, 2).double() @ torch.randn(2, n).double()
+        for plain in ("", "gram"):
+            with fast.without(plain):
+                assert extend(r[:, :0], r, 1.0).shape == (d, 2)
 
 
 def test_projection_leaves_nothing_in_the_basis_and_all_outside_it() -> None:
