@@ -1,6 +1,7 @@
 """A run as a plain module: the same answers, and the same accuracy under the attacks of other libraries.
 
-The libraries are not needed for anything else; where one is not installed, its comparison is left out.
+The libraries are not needed for anything else; where one is not installed, its comparison is left out. What they do to
+a small model is recorded, and compared everywhere (tests/ops/test_attacks.py).
 """
 
 from functools import cache
