@@ -7,15 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import safetensors.torch
 from finished_runs import finish_run, rewrite_record
-from safetensors import safe_open
+from forgery import forge
 from typer.testing import CliRunner
 
 from perdure.cli.main import app
 from perdure.errors import CorruptFile, PerdureError, WrongValue
 from perdure.lab import checkpoint, index, store
-from perdure.lab.checkpoint import KEY
 from perdure.lab.export import export_runs
 from perdure.lab.run import run_spec
 from perdure.lab.spec import spec
@@ -274,18 +272,6 @@ def test_an_index_of_wrong_types_is_made_anew(tmp_path: Path) -> None:
 
 
 # --- checkpoints ---
-
-
-def forge(path: Path, change: Any) -> None:
-    """Write a checkpoint again with other content and the right checksums."""
-    with safe_open(path, "pt") as file:
-        facts = json.loads(file.metadata()[KEY].partition(" ")[2])
-        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-    change(facts, tensors)
-    facts["sums"] = {name: checkpoint._sum(tensor) for name, tensor in tensors.items()}
-    header = facts.pop("raw", None) or json.dumps(facts)
-    metadata = {KEY: f"{checkpoint.zlib.crc32(header.encode()):08x} {header}"}
-    safetensors.torch.save_file(tensors, path, metadata)
 
 
 def cut(begin: str) -> Any:
