@@ -80,7 +80,7 @@ def build(spec: RunSpec, stream: Stream) -> Method:
 def reopen(path: Path, spec: RunSpec, stream: Stream, device: torch.device) -> tuple[Method, list[Task]]:
     """The method of a finished run in its final state, and its tasks."""
     method = build(spec, stream).to(device)
-    checkpoint.load(path / "model.safetensors", spec.plan).restore(method)
+    checkpoint.load(path / "model.safetensors", spec.plan).restore(method, stream.shape)
     return method, [task.to(device) for task in stream]
 
 
