@@ -12,6 +12,7 @@ import pytest
 import torch
 from finished_runs import finish_run, rewrite_record
 from forgery import forge
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from typer.testing import CliRunner
 
@@ -511,6 +512,113 @@ def test_files_that_only_look_like_checkpoints_are_left_alone(begun: Path, tmp_p
     _, log = again(path)
     assert log.warnings == []
     assert (path / "checkpoint" / "².safetensors").exists()
+
+
+# --- results of probes ---
+
+
+@pytest.fixture(scope="module")
+def probed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Path(run_spec(small("gpm"), out=tmp_path_factory.mktemp("probed"), probes=["fgsm"])["path"])
+
+
+def rewrite_result(path: Path, **facts: Any) -> None:
+    """Change a result with the right checksum; what is `...` is left out."""
+    file = path / "probes" / "fgsm.json"
+    content = {**json.loads(file.read_text()), **facts}
+    store.write_checked(file, {name: value for name, value in content.items() if value is not ... and name != "check"})
+
+
+def spoil_figures(path: Path) -> None:
+    file = path / "probes" / "fgsm.json"
+    content = json.loads(file.read_text())
+    assert content["seconds"] != 7
+    file.write_text(json.dumps({**content, "seconds": 7}))
+
+
+def spoil_arrays(path: Path) -> None:
+    file = path / "probes" / "fgsm.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+
+
+def spoil_text(path: Path) -> None:
+    (path / "probes" / "fgsm.json").write_text("{")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (spoil_figures, "fgsm.json: damaged, its checksum is wrong"),
+        (spoil_arrays, "fgsm.safetensors: damaged or gone, its checksum is not the one in fgsm.json"),
+        (spoil_text, "fgsm.json: not a readable result of a probe"),
+        (lambda path: rewrite_result(path, headline={"ACC": "x"}), "fgsm.json: not the result of a probe"),
+    ],
+)
+def test_a_damaged_result_is_named_and_left_out(spoil: Any, says: str, probed: Path, tmp_path: Path) -> None:
+    path = copied(probed, tmp_path)
+    root, record = path.parents[2], store.read_record(path) or {}
+    assert store.read_probes(path, record).keys() == {"fgsm"}
+    assert any(name.startswith("measured.") for name in export_runs(root)[0])
+    spoil(path)
+    warnings: list[str] = []
+    (row,) = export_runs(root, warn=warnings.append)
+    assert not any(name.startswith("measured.") for name in row)
+    assert len(warnings) == 1
+    assert warnings[0].startswith(f"left out: {path}/probes/{says}")
+    shown = command("show", str(path), "--json")
+    assert shown.stderr.startswith(f"warning: {path}/probes/{says}")
+    assert json.loads(shown.stdout)["probes"] == {}
+
+
+def test_a_result_of_an_earlier_version_has_no_checksum(probed: Path, tmp_path: Path) -> None:
+    path = copied(probed, tmp_path)
+    file = path / "probes" / "fgsm.json"
+    content = json.loads(file.read_text())
+    del content["check"]
+    file.write_text(json.dumps(content))
+    assert store.read_probes(path, store.read_record(path) or {}) == {"fgsm": content}
+
+
+def test_a_result_that_its_probe_cannot_show_is_one_line(probed: Path, tmp_path: Path) -> None:
+    path = copied(probed, tmp_path)
+    rewrite_result(path, acc=...)
+    done = command("probe", str(path), "fgsm")
+    assert done.exit_code == 1
+    assert isinstance(done.exception, SystemExit)
+    last = done.stderr.splitlines()[-1]
+    assert (
+        last
+        == "perdure: fgsm.json: not what this probe measures (KeyError: 'acc'); remove the file, and measure it again"
+    )
+    done = command("probe", str(path), "fgsm", "--json")
+    assert done.exit_code == 0  # only its picture cannot be drawn
+    assert done.stderr.startswith("warning: no fgsm.png: fgsm.json: not what this probe measures")
+    assert "check" not in json.loads(done.stdout)["probes"]["fgsm"][0]
+
+
+def other_names(file: Path) -> None:
+    save_file({"other": torch.zeros(2)}, file)
+
+
+def other_shapes(file: Path) -> None:
+    save_file({name: array[None] for name, array in load_file(file).items()}, file)
+
+
+def nonsense(file: Path) -> None:
+    file.write_bytes(b"\xff" * 20)
+
+
+@pytest.mark.parametrize("change", [other_names, other_shapes, nonsense])
+def test_arrays_that_are_not_those_of_a_result_are_one_line(change: Any, probed: Path, tmp_path: Path) -> None:
+    path = copied(probed, tmp_path)
+    arrays = path / "probes" / "fgsm.safetensors"
+    change(arrays)
+    rewrite_result(path, arrays_sum=store.file_sum(arrays))
+    done = command("probe", str(path), "fgsm")
+    assert done.exit_code == 1
+    assert done.stderr == f"perdure: {arrays}: not the arrays that fgsm.json names; remove both, and measure it again\n"
 
 
 # --- what is removed, and what is left ---
