@@ -41,7 +41,7 @@ class UnknownName(UsageError):
     """
 
     def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "") -> None:
-        everything = sorted(set(known))
+        everything, name = sorted(set(known)), short(name)
         near = get_close_matches(name.lower(), everything, n=3, cutoff=0.5)
         meant = f"; did you mean {' or '.join(near)}?" if near else ""
         more = f"; {hint}" if hint else ""

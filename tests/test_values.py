@@ -2,11 +2,13 @@
 
 import pytest
 
-from perdure.errors import WrongValue
+from perdure.cli.options import print_error, stderr
+from perdure.errors import UsageError, WrongValue
+from perdure.lab.build import resolve_device
 from perdure.lab.outlier_spec import outlier_specs
 from perdure.lab.probe_run import probe_spec
 from perdure.lab.search import make_search
-from perdure.lab.spec import spec
+from perdure.lab.spec import assignments, spec
 
 LONG = "9" * 400
 
@@ -95,3 +97,28 @@ def test_a_folder_whose_name_is_not_utf8():
     with pytest.raises(WrongValue, match=r"'folder:own\\udcfd': a name that is not UTF-8") as caught:
         spec("finetune", "folder:own\udcfd")
     assert str(caught.value).isprintable()
+
+
+LONG_NAME = "x" * 5000
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda: spec(LONG_NAME, "synthetic"),
+        lambda: spec("gpm", LONG_NAME),
+        lambda: spec("gpm", "synthetic", values={LONG_NAME: 1}),
+        lambda: assignments([LONG_NAME]),
+        lambda: resolve_device(LONG_NAME),
+    ],
+)
+def test_a_long_name_is_not_repeated_in_full(ask):
+    with pytest.raises(UsageError) as caught:
+        ask()
+    assert len(str(caught.value)) < 600
+
+
+def test_an_error_is_one_line_whatever_it_repeats():
+    with stderr.capture() as captured:
+        print_error("norm=\x1b[2J\nis\u2028not allowed")
+    assert captured.get() == "perdure: norm=\\x1b[2J\\nis\\u2028not allowed\n"

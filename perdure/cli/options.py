@@ -15,6 +15,7 @@ from rich.console import Console
 from typer.core import TyperCommand, TyperGroup
 from typer.models import CommandFunctionType
 
+from perdure.data.paths import one_line
 from perdure.errors import PerdureError, WrongValue
 
 P = ParamSpec("P")
@@ -191,7 +192,8 @@ def _drop_output() -> None:
 
 
 def print_error(error: PerdureError | str) -> None:
-    note(f"perdure: {error}")
+    """In one line, whatever names and values it repeats."""
+    note(f"perdure: {one_line(error)}")
 
 
 def note(text: str, end: str = "\n") -> None:

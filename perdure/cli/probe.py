@@ -10,7 +10,7 @@ import typer
 from perdure import registry
 from perdure.cli.options import AsJson, Code, Device, Root, Store, guarded, stderr
 from perdure.cli.page import Format, Page
-from perdure.report.probes import Result, renderer
+from perdure.report.probes import Result, renderer, showing
 from perdure.report.table import Column, Table, names, table
 from perdure.report.tables import duration
 
@@ -65,7 +65,8 @@ def probe(
         return
     for report in reports:
         own = renderer(report.name)
-        tables = own.tables(report.results) if own is not None else [_headlines(report.name, report.results)]
+        with showing(report.key):
+            tables = own.tables(report.results) if own is not None else [_headlines(report.name, report.results)]
         page.tables(tables)
         page.gap()
     for report in reports:

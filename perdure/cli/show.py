@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from perdure.cli.options import note
 from perdure.errors import UnknownName, WrongValue
 from perdure.lab.index import RunSummary, find_run, is_run, read_finished, read_summary
 from perdure.lab.saved import Budget
@@ -77,7 +78,7 @@ def _run(path: Path) -> Description:
     if summary is not None and summary.state in ("unfinished", "failed"):
         return _unfinished(path, summary)
     record = read_finished(path)
-    record = {**record, "probes": read_probes(path, record), "path": str(path)}
+    record = {**record, "probes": read_probes(path, record, lambda text: note(f"warning: {text}")), "path": str(path)}
     return record, f"{record['method']} on {record['benchmark']}, seed {record['seed']}", run_tables(record)
 
 

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from perdure.data.cache import Decoded, cached, fingerprint
+from perdure.data.cache import Decoded, Facts, cached, fingerprint, fit_together
 from perdure.data.catalog import PublishedSet
 from perdure.data.locate import Completeness, Location, completeness_of, locate
 from perdure.data.paths import data_root
@@ -35,10 +36,24 @@ class ImageSet:
 def load(published: PublishedSet, root: str | Path | None = None) -> ImageSet:
     """Find the set in `root` (else $PERDURE_DATA, else the user's cache) and read it, or its decoded copy."""
     place = locate(published, data_root(root))
-    found = cached(published.name, place.folder, place.files + place.optional, lambda: _decode(published, place))
+    files, fits = place.files + place.optional, partial(_fits, shape=published.shape)
+    found = cached(published.name, place.folder, files, lambda: _decode(published, place), fits)
     train, test = ((found.tensors[f"{part}_x"], found.tensors[f"{part}_y"]) for part in ("train", "test"))
     facts = found.facts | {"classes": tuple(found.facts["classes"])}
     return ImageSet(name=published.name, train=train, test=test, source=place.layout.name, **facts)
+
+
+class _Facts(Facts):
+    classes: list[str]
+    completeness: Completeness
+    reason: str
+    notes: dict[str, str]
+    fingerprint: str
+
+
+def _fits(copy: Decoded, shape: tuple[int, int, int]) -> bool:
+    classes, tensors = len(_Facts.model_validate(copy.facts).classes), copy.tensors
+    return all(fit_together(tensors[f"{p}_x"], tensors[f"{p}_y"], shape, classes) for p in ("train", "test"))
 
 
 def stream_of_classes(

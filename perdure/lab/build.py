@@ -13,7 +13,7 @@ import torch
 from perdure import registry
 from perdure.data.arrays import stream_from
 from perdure.data.tasks import task_count
-from perdure.errors import WrongValue, expanded
+from perdure.errors import WrongValue, expanded, short
 from perdure.lab import checkpoint
 from perdure.lab.outlier_spec import outlier_specs
 from perdure.lab.outliers import check_possible, contaminated
@@ -30,7 +30,7 @@ def resolve_device(device: str) -> torch.device:
     try:
         return torch.empty(0, device=device).device
     except (RuntimeError, AssertionError):  # torch raises one or the other, by the kind of device
-        raise WrongValue(f"no device {device!r} that this torch can use; try cpu") from None
+        raise WrongValue(f"no device {short(device)!r} that this torch can use; try cpu") from None
 
 
 def open_stream(spec: RunSpec, root: Path | None) -> Stream:
@@ -80,7 +80,7 @@ def build(spec: RunSpec, stream: Stream) -> Method:
 def reopen(path: Path, spec: RunSpec, stream: Stream, device: torch.device) -> tuple[Method, list[Task]]:
     """The method of a finished run in its final state, and its tasks."""
     method = build(spec, stream).to(device)
-    checkpoint.load(path / "model.safetensors", spec.plan).restore(method)
+    checkpoint.load(path / "model.safetensors", spec.plan).restore(method, stream.shape)
     return method, [task.to(device) for task in stream]
 
 

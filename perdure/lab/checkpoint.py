@@ -23,6 +23,7 @@ from torch import Tensor
 
 from perdure import files
 from perdure.errors import CorruptFile, Interrupted, PerdureError
+from perdure.lab.memory_form import check_memory
 from perdure.lab.saved import CheckpointHeader, SavedEpochs, check
 from perdure.lab.store import LARGEST, atomic_write, why
 from perdure.methods.method import Method
@@ -52,14 +53,16 @@ class Checkpoint:
     fit_state: FitState | None  # None between two tasks
     threads: int
 
-    def restore(self, method: Method) -> None:
-        """Load it into a fresh method that was built alike. Raises CorruptFile if it is of another: the method is then
-        neither fresh nor restored."""
+    def restore(self, method: Method, shape: tuple[int, int, int] | None = None) -> None:
+        """Load it into a fresh method that was built alike, for images of this shape. Raises CorruptFile if it is of
+        another: the method is then neither fresh nor restored."""
         device = next(method.parameters()).device
         try:
             method.load_state_dict(self.state)
             self._remind(method)
             self._check_heads(method)
+            self._check_weights(method)
+            check_memory(method, learning=self.fit_state is not None, shape=shape)
             if self.fit_state is not None:
                 _check_fit(self.fit_state, self.plan, changing(method))
         except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
@@ -85,6 +88,21 @@ class Checkpoint:
         if heads <= tested if self.fit_state is not None else heads != tested:
             raise ValueError(f"{heads} heads, {tested} tasks tested")
 
+    def _check_weights(self, method: Method) -> None:
+        """Loaded, they have their own type, whatever the file has. After an epoch they have been scored, so that they
+        are numbers; in the middle of one they may have diverged."""
+        for name, tensor in method.state_dict().items():
+            if self.state[name].dtype != tensor.dtype:
+                raise ValueError(f"type of {name}")
+        if self.fit_state is None or self.fit_state.batches == 0:
+            _check_finite(method.net.state_dict())
+
+
+def _check_finite(tensors: Mapping[str, Tensor]) -> None:
+    for name, tensor in tensors.items():
+        if not bool(torch.isfinite(tensor).all()):
+            raise ValueError(f"numbers of {name}")
+
 
 def _alike(one: Any, other: Any) -> bool:
     """Whether two plain values are of one kind, as far as that can be told: None may become anything, and back."""
@@ -99,6 +117,7 @@ def _check_fit(fit: FitState, plan: Plan, weights: Mapping[str, Tensor]) -> None
     for found, name in [*((fit.best_weights, name) for name in best), *remembered]:
         if name in weights and (found[name].shape, found[name].dtype) != (weights[name].shape, weights[name].dtype):
             raise ValueError(f"shape of {name}")
+    _check_finite(fit.best_weights)
     for count in fit.optimizer.get("steps", {}).values():
         count.item()
     if fit.batches:

@@ -63,7 +63,8 @@ def _records(
         if record is None:
             warn(f"left out: {row.problem or row.path}")
         else:
-            yield row, {**record, "probes": store.read_probes(root / row.path, record)}
+            probes = store.read_probes(root / row.path, record, lambda text: warn(f"left out: {text}"))
+            yield row, {**record, "probes": probes}
     if unfinished := sum(row.state == "unfinished" for row in rows):
         warn(f"left out: {unfinished} unfinished")
 

@@ -17,15 +17,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from perdure.errors import PerdureError
+from perdure.errors import CorruptFile, PerdureError
 from perdure.lab.paper import Comparison
 from perdure.lab.store import read_probe, write
 from perdure.ops.statistics import Difference, Group
 from perdure.report import figures
 from perdure.report.plot import read_epochs
-from perdure.report.probes import Result, renderer
+from perdure.report.probes import Result, renderer, showing
 from perdure.report.table import Table, as_text
 from perdure.report.tables import beside_paper, differences, measured, summary
 
@@ -75,17 +76,37 @@ def probe_picture(name: str, file: Path, results: Callable[[], Sequence[Result]]
     own = renderer(name)
     if own is None:
         return {}
-    return {file.with_suffix(".png"): lambda: figures.png(lambda figure: own.draw(figure, results()))}
+
+    def draw() -> bytes:
+        with showing(file.stem):
+            return figures.png(lambda figure: own.draw(figure, results()))
+
+    return {file.with_suffix(".png"): draw}
+
+
+ABOUT = ("probe", "values", "headline", "arrays", "check")  # what is in a file of results besides figures
 
 
 def read_result(file: Path, label: str) -> Result:
     """What a probe found, as its file has it."""
-    content = read_probe(file)
-    if content is None:  # it was written a moment ago
-        raise PerdureError(f"{file}: changed meanwhile; run the same command again")
-    arrays = load_file(file.with_suffix(".safetensors")) if content["arrays"] else {}
-    found = {name: value for name, value in content.items() if name not in ("probe", "values", "headline", "arrays")}
+    try:
+        content = read_probe(file)
+    except CorruptFile:  # it was written a moment ago
+        raise PerdureError(f"{file}: changed meanwhile; run the same command again") from None
+    arrays = _read_arrays(file.with_suffix(".safetensors"), content["arrays"]) if content["arrays"] else {}
+    found = {name: value for name, value in content.items() if name not in ABOUT}
     return Result(label, content["values"], found, arrays, content["headline"])
+
+
+def _read_arrays(file: Path, shapes: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+    """The arrays of a result, if they are those that it names."""
+    try:
+        arrays = load_file(file)
+    except (OSError, SafetensorError, ValueError, TypeError, AttributeError):  # of a type that numpy does not know, too
+        arrays = {}
+    if {name: list(array.shape) for name, array in arrays.items()} != dict(shapes):
+        raise PerdureError(f"{file}: not the arrays that {file.stem}.json names; remove both, and measure it again")
+    return arrays
 
 
 # --- a study ---

@@ -28,7 +28,7 @@ from perdure.lab.build import open_clean, open_stream, reopen, resolve_device
 from perdure.lab.index import read_finished
 from perdure.lab.snapshots import load_snapshots
 from perdure.lab.spec import RunSpec, as_folder, assignments
-from perdure.lab.store import atomic_write, file_sum, read_probes, write_json
+from perdure.lab.store import atomic_write, file_sum, read_probes, write_checked
 from perdure.probes.probe import Cost, ProbeProgress, ProbeResult, TrainedMethod
 from perdure.schema import checked, values_of
 from perdure.train.callbacks import Callback
@@ -180,7 +180,7 @@ def save_result(file: Path, one: ProbeSpec, found: ProbeResult, facts: Mapping[s
             safetensors.torch.save_file(arrays, part)
     shapes = {name: list(array.shape) for name, array in arrays.items()}
     about = {"probe": one.name, "values": one.values, "headline": found.headline}
-    write_json(file, {**found.figures, **about, "arrays": shapes, "arrays_sum": file_sum(beside), **facts})
+    write_checked(file, {**found.figures, **about, "arrays": shapes, "arrays_sum": file_sum(beside), **facts})
 
 
 class Speed:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from perdure import registry
-from perdure.errors import UnknownName, WrongValue
+from perdure.errors import CorruptFile, UnknownName, WrongValue
 from perdure.lab import index
 from perdure.lab.pictures import probe_picture, read_result, save
 from perdure.lab.probe_run import (
@@ -228,8 +228,7 @@ class Session:
 def _measure_across(session: Session, runs: Sequence[FinishedRun], one: ProbeSpec, file: Path) -> Result:
     """A probe of several runs together; saved in the store, not with one of the runs."""
     models = [run.record["files"]["model.safetensors"] for run in runs]
-    known = read_probe(file)
-    if known is None or known["models"] != models:
+    if not _measured(file, models):
         with session.open(_two_or_more(runs, one)) as opened:
             subjects = [run.subject for run in opened]
             probe = one.build(opened[0].stream)
@@ -239,6 +238,14 @@ def _measure_across(session: Session, runs: Sequence[FinishedRun], one: ProbeSpe
         of = [{"label": run.label, "path": str(run.path)} for run in runs]
         save_result(file, one, found, {**facts, "models": models, "runs": of})
     return read_result(file, " | ".join(run.label for run in runs))
+
+
+def _measured(file: Path, models: Sequence[str]) -> bool:
+    """Whether a file holds a result of these models."""
+    try:
+        return bool(read_probe(file)["models"] == list(models))
+    except CorruptFile:
+        return False
 
 
 def _compared(one: ProbeSpec, runs: Sequence[FinishedRun]) -> Path:

@@ -175,7 +175,9 @@ def _failures_saved(path: Path, spec: RunSpec) -> Iterator[None]:
         raise
 
 
-def _resumed(path: Path, spec: RunSpec, make: Callable[[], Method]) -> tuple[Method, Checkpoint | None, Sequence[str]]:
+def _resumed(
+    path: Path, spec: RunSpec, make: Callable[[], Method], shape: tuple[int, int, int]
+) -> tuple[Method, Checkpoint | None, Sequence[str]]:
     """The method as it was at the latest checkpoint that is whole, or in the end of a run whose record was lost; what
     it was restored from, if anything; and warnings about what had to be set aside."""
     model, warnings = path / "model.safetensors", list[str]()
@@ -185,7 +187,7 @@ def _resumed(path: Path, spec: RunSpec, make: Callable[[], Method]) -> tuple[Met
             if file == model:
                 saved.learned.epochs = checkpoint.read_epochs(path / "epochs.jsonl")
                 saved.learned.seconds = sum(epoch.seconds for epoch in saved.learned.epochs)
-            saved.restore(method := make())
+            saved.restore(method := make(), shape)
         except CorruptFile as error:
             aside = f"; set aside as {set_aside(error.file).name}" if error.file.exists() else ""
             warnings.append(f"{error}{aside}")
@@ -204,7 +206,7 @@ def _train(
     every: float,
 ) -> dict[str, Any]:
     """Train from the last checkpoint on, or from the start, and write all files of the run."""
-    method, saved, damaged = _resumed(path, spec, lambda: build(spec, stream).to(device))
+    method, saved, damaged = _resumed(path, spec, lambda: build(spec, stream).to(device), stream.shape)
     warnings = warnings_for(spec, method, without)
     learned, fit_state = Learned(), None
     if saved is not None:

@@ -55,7 +55,7 @@ class Snapshots(Sequence[Method]):
             return [self[number] for number in range(*task.indices(len(self)))]
         method = build(self.spec, self.stream).to(self.device)
         file = snapshot_file(self.path, range(self.tasks)[task])
-        checkpoint.load(file, self.spec.plan, self.path.name).restore(method)
+        checkpoint.load(file, self.spec.plan, self.path.name).restore(method, self.stream.shape)
         return method
 
     def complete(self) -> bool:

@@ -278,6 +278,6 @@ def assignments(texts: Iterable[str]) -> dict[str, str]:
     for text in texts:
         name, equals, value = (part.strip() for part in text.partition("="))
         if not (name and equals):
-            raise WrongValue(f"expected NAME=VALUE, got {text!r}")
+            raise WrongValue(f"expected NAME=VALUE, got {short(text)!r}")
         found[name] = value
     return found

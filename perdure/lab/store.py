@@ -18,7 +18,7 @@ import os
 import re
 import socket
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -77,6 +77,13 @@ def write(path: Path, content: bytes, **how: str) -> None:
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     write(path, (json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
+
+
+def write_checked(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
+    """Write JSON with a checksum of itself, of what will be read; returns what was written."""
+    written = {**content, "check": _check(json.loads(json.dumps(content)))}
+    write_json(path, written)
+    return written
 
 
 def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -162,11 +169,9 @@ def finish(path: Path, record: Mapping[str, Any], names: Iterable[str] = FILES) 
         if not found:
             raise PerdureError(f"{path / name}: gone while the run was at work; run the same command again")
     content = {**record, "finished": _now(), "schema": SCHEMA, "files": sums}
-    content["check"] = _check(content)
     place = path / "record.json"
     check(SavedRecord, json.loads(json.dumps(content)), place, "a record that could be read again")
-    write_json(place, content)
-    return content
+    return write_checked(place, content)
 
 
 def read_record(path: Path, thorough: bool = False) -> dict[str, Any] | None:
@@ -192,22 +197,34 @@ def read_record(path: Path, thorough: bool = False) -> dict[str, Any] | None:
     return record
 
 
-def read_probes(path: Path, record: Mapping[str, Any]) -> dict[str, Any]:
-    """Probe results of a finished run; damaged ones and those of another model are left out."""
-    model = [record["files"].get("model.safetensors")]
-    found = {file.stem: read_probe(file) for file in sorted((path / "probes").glob("*.json"))}
-    return {name: content for name, content in found.items() if content is not None and content["models"] == model}
+def read_probes(path: Path, record: Mapping[str, Any], warn: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
+    """Probe results of a finished run. Those of another model are left out, and so are damaged ones: `warn` is called
+    with a line about each."""
+    model, found = [record["files"].get("model.safetensors")], {}
+    for file in sorted((path / "probes").glob("*.json")):
+        try:
+            content = read_probe(file)
+        except CorruptFile as error:
+            warn(f"{error}; `perdure probe` measures it again")
+        else:
+            if content["models"] == model:
+                found[file.stem] = content
+    return found
 
 
-def read_probe(file: Path) -> dict[str, Any] | None:
-    """The result of a probe, if its file and that of its arrays are whole."""
+def read_probe(file: Path) -> dict[str, Any]:
+    """The result of a probe. Raises CorruptFile if its file or that of its arrays is gone or not whole."""
     try:
         content: dict[str, Any] = files.read_json(file)
-        check(SavedProbe, content, file, "the result of a probe")
-    except (OSError, ValueError, CorruptFile):
-        return None
-    whole = not content["arrays"] or file_sum(file.with_suffix(".safetensors")) == content["arrays_sum"]
-    return content if whole else None
+    except (OSError, ValueError) as error:
+        raise CorruptFile(f"{file}: not a readable result of a probe ({why(error)})", file) from None
+    check(SavedProbe, content, file, "the result of a probe")
+    if content.get("check", _check(content)) != _check(content):  # earlier versions wrote none
+        raise CorruptFile(f"{file}: damaged, its checksum is wrong", file)
+    arrays = file.with_suffix(".safetensors")
+    if content["arrays"] and file_sum(arrays) != content["arrays_sum"]:
+        raise CorruptFile(f"{arrays}: damaged or gone, its checksum is not the one in {file.name}", arrays)
+    return content
 
 
 def set_aside(path: Path) -> Path:

@@ -57,7 +57,7 @@ class TRGP(GPM):
         for layer, name in self.net.weight_names().items():
             if (g := gradient.get(name)) is None:  # a layer that these images did not pass
                 continue
-            spaces = {old: self.spaces[old, layer] for old in range(lesson.index)}
+            spaces = {old: self.spaces[old, layer] for old in range(lesson.index) if (old, layer) in self.spaces}
             for old in related(g, spaces, self.related, self.trust):
                 self.live[old, layer] = g.new_ones(spaces[old].shape[1]).diag()
 

@@ -1,12 +1,21 @@
 """Decoded copies: used while they are whole and fit the files, made again otherwise, done without if need be."""
 
+import json
 import os
+import zlib
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
+from image_files import picture
+from image_sets import idx_files
+from safetensors import safe_open
 
+from perdure.data.benchmarks.folder import folder
 from perdure.data.cache import Decoded, cached, decoded_folder, fingerprint
+from perdure.data.catalog import MNIST
+from perdure.data.load import load
 
 
 @pytest.fixture
@@ -93,7 +102,36 @@ def damage(place):
     return spoil
 
 
+def forged(change):
+    """A copy with other content and the right checksums."""
+
+    def rewrite(path):
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata()
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+        facts = json.loads(metadata["facts"])
+        raw = change(facts, tensors)
+        sums = {name: zlib.crc32(tensor.numpy().data) for name, tensor in tensors.items()}
+        facts = raw if isinstance(raw, str) else json.dumps(facts)
+        path.unlink()
+        safetensors.torch.save_file(tensors, path, {**metadata, "facts": facts, "sums": json.dumps(sums)})
+
+    return rewrite
+
+
+def pipe(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
+def huge(path):
+    os.truncate(path, 2**40)
+
+
 DAMAGES = {
+    "a pipe": pipe,
+    "a terabyte": huge,
+    "nested facts": forged(lambda _, __: "[" * 100_000),
     "cut short": lambda path: path.write_bytes(path.read_bytes()[:-1]),
     "empty": lambda path: path.write_bytes(b""),
     "text": lambda path: path.write_bytes(b"<html>"),
@@ -117,6 +155,76 @@ def test_damaged_copy_is_made_anew(source, kind):
     DAMAGES[kind](path)
     assert ask(source, make).facts["calls"] == 2
     assert ask(source, make).facts["calls"] == 2
+
+
+def test_a_copy_of_another_form_is_made_anew(source):
+    def fits(copy):
+        return copy.facts["calls"] == 1
+
+    make = Maker()
+    assert [ask(source, make, fits=fits).facts["calls"] for _ in range(2)] == [1, 1]
+    (path,) = decoded_folder().iterdir()
+    forged(lambda facts, _: facts.pop("calls"))(path)
+    assert ask(source, make, fits=fits).facts["calls"] == 2
+    assert ask(source, make, fits=fits).facts["calls"] == 3  # this one does not fit, either
+
+
+# What `folder` and published sets keep: changes that leave a copy whole, but of no form that could be used.
+OF_A_FOLDER = {
+    "no labels": lambda _, tensors: tensors.pop("y"),
+    "a single number": lambda _, tensors: tensors.update(x=tensors["x"].sum()),
+    "images of another size": lambda _, tensors: tensors.update(x=tensors["x"][..., :-1].contiguous()),
+    "images of floats": lambda _, tensors: tensors.update(x=tensors["x"].float()),
+    "an image less": lambda _, tensors: tensors.update(x=tensors["x"][:-1]),
+    "labels of int32": lambda _, tensors: tensors.update(y=tensors["y"].int()),
+    "labels in two columns": lambda _, tensors: tensors.update(y=tensors["y"][:, None]),
+    "a label too many": lambda _, tensors: tensors["y"].fill_(2),
+    "a label below zero": lambda _, tensors: tensors["y"].fill_(-1),
+    "a row beyond the last": lambda facts, _: facts["tasks"][1].update(train=[5, 99]),
+    "a row before the first": lambda facts, _: facts["tasks"][0].update(train=[-9, 5]),
+    "rows of text": lambda facts, _: facts["tasks"][0].update(train=["a", "b"]),
+    "one row": lambda facts, _: facts["tasks"][0].update(train=[1]),
+    "no names": lambda facts, _: facts["tasks"][0].pop("name"),
+    "no list": lambda _, __: "5",
+}
+OF_A_SET = {
+    "no labels": lambda _, tensors: tensors.pop("test_y"),
+    "images of another size": lambda _, tensors: tensors.update(test_x=tensors["test_x"][..., :-1].contiguous()),
+    "a label too many": lambda _, tensors: tensors["train_y"].fill_(10),
+    "classes of numbers": lambda facts, _: facts.update(classes=list(range(10))),
+    "another verdict": lambda facts, _: facts.update(completeness="perfect"),
+    "a verdict more": lambda facts, _: facts.update(source="mine"),
+}
+
+
+@pytest.mark.parametrize("kind", OF_A_FOLDER)
+def test_a_copy_of_a_folder_that_cannot_be_used_is_made_anew(source, kind):
+    for place in ("a/cat", "a/dog", "b/oak", "b/elm"):
+        for number in range(4):
+            picture(source / place / f"{number}.png", 10 * number + len(place))
+    (source / "a.bin").unlink()
+    first = folder(path=source, seed=1, size=4)
+    (path,) = decoded_folder().iterdir()
+    forged(OF_A_FOLDER[kind])(path)
+    again = folder(path=source, seed=1, size=4)
+    assert [task.classes for task in again] == [("cat", "dog"), ("elm", "oak")]
+    for one, other in zip(first, again, strict=True):
+        assert one.train.x.equal(other.train.x)
+        assert one.train.y.equal(other.train.y)
+
+
+@pytest.mark.parametrize("kind", OF_A_SET)
+def test_a_copy_of_a_set_that_cannot_be_used_is_made_anew(source, kind):
+    (source / "MNIST" / "raw").mkdir(parents=True)
+    wanted = idx_files(source / "MNIST" / "raw")
+    load(MNIST, source)
+    (path,) = decoded_folder().iterdir()
+    forged(OF_A_SET[kind])(path)
+    again = load(MNIST, source)
+    assert again.train[0].equal(torch.from_numpy(wanted.train[0]))
+    assert again.test[1].equal(torch.from_numpy(wanted.test[1]))
+    assert again.classes == tuple("0123456789")
+    assert again.completeness == "subset"
 
 
 def test_cache_that_cannot_be_written_is_done_without(source, tmp_path, monkeypatch):

@@ -2,29 +2,34 @@
 
 import json
 import os
+import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import safetensors.torch
+import torch
 from finished_runs import finish_run, rewrite_record
-from safetensors import safe_open
+from forgery import forge
+from safetensors.torch import load_file, save_file
+from torch import Tensor
 from typer.testing import CliRunner
 
 from perdure.cli.main import app
 from perdure.errors import CorruptFile, PerdureError, WrongValue
 from perdure.lab import checkpoint, index, store
-from perdure.lab.checkpoint import KEY
+from perdure.lab.build import build, open_stream
 from perdure.lab.export import export_runs
 from perdure.lab.run import run_spec
-from perdure.lab.spec import spec
+from perdure.lab.spec import RunSpec, spec
 from perdure.lab.study_file import read
 from perdure.train.callbacks import Callback
 
 ASKED = spec("gpm", "synthetic", network="mlp", tasks=2, plan={"epochs": 2, "keep": "best", "momentum": 0.5})
 GOOD, BAD = "aaaa000000000001", "bbbb000000000002"
 DEEP = 100_000
+Change = Callable[[dict[str, Any], dict[str, Tensor]], object]  # of what a checkpoint says and of its tensors
 
 
 class Log(Callback):
@@ -276,18 +281,6 @@ def test_an_index_of_wrong_types_is_made_anew(tmp_path: Path) -> None:
 # --- checkpoints ---
 
 
-def forge(path: Path, change: Any) -> None:
-    """Write a checkpoint again with other content and the right checksums."""
-    with safe_open(path, "pt") as file:
-        facts = json.loads(file.metadata()[KEY].partition(" ")[2])
-        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-    change(facts, tensors)
-    facts["sums"] = {name: checkpoint._sum(tensor) for name, tensor in tensors.items()}
-    header = facts.pop("raw", None) or json.dumps(facts)
-    metadata = {KEY: f"{checkpoint.zlib.crc32(header.encode()):08x} {header}"}
-    safetensors.torch.save_file(tensors, path, metadata)
-
-
 def cut(begin: str) -> Any:
     """Leave one row of a weight."""
 
@@ -298,6 +291,7 @@ def cut(begin: str) -> Any:
     return change
 
 
+FIRST = "net.backbone.hidden.0.weight"
 FORGED: dict[str, Any] = {
     "matrix of text": lambda facts, _: facts.update(matrix=[["a"]]),
     "nine rows": lambda facts, _: facts.update(matrix=[[1.0] * (row + 1) for row in range(9)], fit_state=None),
@@ -312,6 +306,13 @@ FORGED: dict[str, Any] = {
     "remembered of another kind": lambda facts, _: facts["remembered"].update(protected=[1]),
     "another schedule": lambda facts, _: facts["fit_state"].update(schedule={"see": 1}),
     "epochs of text": lambda facts, _: facts.update(epochs=["a"]),
+    "a basis of another shape": lambda _, tensors: tensors.update({"memory.hidden|0": torch.zeros(5, 2)}),
+    "weights of whole numbers": lambda _, tensors: tensors.update({FIRST: tensors[FIRST].int()}),
+    "best weights that are no numbers": lambda _, tensors: tensors[f"best_weights/{FIRST[4:]}"].fill_(torch.nan),
+    "weights that were scored and are no numbers": lambda facts, tensors: (
+        facts["fit_state"].update(batches=0),
+        tensors[FIRST].fill_(torch.inf),
+    ),
     "deep": lambda facts, _: facts.update(raw="[" * DEEP),
     "a list": lambda facts, _: facts.update(raw="[]"),
 }
@@ -330,6 +331,178 @@ def test_a_checkpoint_with_right_checksums_and_wrong_content_is_set_aside(
     assert record["epochs_run"] == [2, 2]
 
 
+def small(method: str) -> RunSpec:
+    values = {"api": {"floor": 1.0}, "gpm": {"budget": 10**6}}.get(
+        method, {}
+    )  # so that layers grow, and shares are kept
+    settings, plan = {"size": 8, "per_class": 6}, {"epochs": 2, "batch": 8}
+    return spec(method, "synthetic", network="mlp", tasks=2, plan=plan, settings=settings, values=values)
+
+
+class StopAfter(Callback):
+    """In the middle of the second epoch of the second task."""
+
+    left = 14
+
+    def on_step(self, _now: Any) -> None:
+        self.left -= 1
+        if not self.left:
+            raise Pull
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Of each method with a memory, one from the middle of its second task."""
+    found = {}
+    for method in dict.fromkeys(method for method, *_ in MADE_UP):
+        out = tmp_path_factory.mktemp(method)
+        with pytest.raises(Pull):
+            run_spec(small(method), out=out, callback=StopAfter(), every=0)
+        found[method] = max(out.rglob("*.safetensors"))
+    return found
+
+
+def tensor(name: str, change: Callable[[Tensor], Tensor]) -> Change:
+    """Another tensor under this name."""
+    return lambda _, tensors: tensors.update({name: change(tensors[name]).contiguous()})
+
+
+def gone(name: str) -> Change:
+    return lambda _, tensors: tensors.pop(name)
+
+
+def renamed(old: str, new: str) -> Change:
+    return lambda _, tensors: tensors.update({new: tensors.pop(old)})
+
+
+def remembered(name: str, value: Any) -> Change:
+    return lambda facts, _: facts["remembered"].update({name: value})
+
+
+def one(value: float) -> Callable[[Tensor], Tensor]:
+    """With another first entry."""
+
+    def change(tensor: Tensor) -> Tensor:
+        tensor.view(-1)[0] = value
+        return tensor
+
+    return change
+
+
+# The network has layers of 192 and 100 inputs, three classes for each of two tasks, and images of (3, 8, 8).
+MADE_UP: list[tuple[str, str, Change]] = [
+    ("gpm", "basis of hidden.0", tensor("memory.hidden|0", lambda t: t[:-1])),
+    ("gpm", "basis of hidden.0", tensor("memory.hidden|0", lambda t: t.T)),
+    ("gpm", "basis of hidden.0", tensor("memory.hidden|0", lambda t: t[None])),
+    ("gpm", "basis of hidden.0", tensor("memory.hidden|0", lambda _: torch.zeros(192, 193))),
+    ("gpm", "basis of hidden.0", tensor("memory.hidden|0", lambda t: t.long())),
+    ("gpm", "basis of hidden.0", tensor("memory.hidden|0", one(torch.nan))),
+    ("gpm", "basis of hidden.0", tensor("memory.hidden|0", lambda t: 2 * t)),
+    ("gpm", "basis of conv9", renamed("memory.hidden|0", "memory.conv9")),
+    ("gpm", "wanted", remembered("wanted", None)),
+    ("gpm", "wanted", remembered("wanted", float("nan"))),
+    ("gpm", "protected", remembered("protected", None)),
+    ("gpm", "protected", remembered("protected", {"hidden.0": "x"})),
+    ("dfgp", "basis of hidden.1", tensor("memory.hidden|1", lambda t: t[:-1])),
+    ("rcl", "basis of hidden.1", tensor("memory.hidden|1", lambda t: t[:-1])),
+    ("rcl", "phi_ratios", remembered("phi_ratios", {"hidden.0": float("inf")})),
+    ("fsdgpm", "basis of hidden.1", tensor("memory.hidden|1", lambda t: t[:-1])),
+    ("fsdgpm", "importance in hidden.0", tensor("importance.hidden|0", lambda t: t[:-1])),
+    ("fsdgpm", "importance in hidden.0", tensor("importance.hidden|0", lambda t: t[None])),
+    ("fsdgpm", "importance in hidden.0", tensor("importance.hidden|0", lambda t: t.double())),
+    ("fsdgpm", "importance in hidden.0", tensor("velocity.hidden|0", one(torch.inf))),
+    ("fsdgpm", "importance in conv9", renamed("velocity.hidden|0", "velocity.conv9")),
+    ("fsdgpm", "layers with an importance", gone("importance.hidden|0")),
+    ("fsdgpm", "replayed images", tensor("replay.x", lambda t: t[:, :, :4])),
+    ("fsdgpm", "lr_scale", remembered("lr_scale", float("inf"))),
+    ("fsdgpm", "filling", remembered("filling", None)),
+    ("fsdgpm", "attached", remembered("attached", 2)),
+    ("trgp", "basis of hidden.0", tensor("memory.hidden|0", lambda t: t[:-1])),
+    ("trgp", "basis of 0/hidden.0", tensor("spaces.0/hidden|0", lambda t: t[:-1])),
+    ("trgp", "basis of 0/hidden.0", tensor("spaces.0/hidden|0", lambda t: t.double())),
+    ("trgp", "space x/hidden.0", renamed("spaces.0/hidden|0", "spaces.x/hidden|0")),
+    ("trgp", "space 0/conv9", renamed("spaces.0/hidden|0", "spaces.0/conv9")),
+    ("trgp", "space hidden.0", renamed("spaces.0/hidden|0", "spaces.hidden|0")),
+    ("trgp", "space of scale 0/hidden.1", gone("spaces.0/hidden|1")),
+    ("trgp", "scale 0/hidden.1", tensor("live.0/hidden|1", lambda t: t[:-1])),
+    ("trgp", "scale 0/hidden.1", tensor("live.0/hidden|1", one(torch.nan))),
+    ("trgp", "scale 1/9/hidden.1/0", renamed("live.0/hidden|1", "scales.1/9/hidden|1/0")),
+    ("trgp", "learning", remembered("learning", ["x"])),
+    ("trgp", "learning", remembered("learning", [-1])),
+    ("api", "names of grown columns", gone("grown.hidden|1/1")),
+    ("api", "columns hidden.1/1", tensor("grown.hidden|1/1", lambda t: t[:-1])),
+    ("api", "columns hidden.1/1", tensor("grown.hidden|1/1", lambda t: t.flatten())),
+    ("api", "transform hidden.1/1", tensor("transforms.hidden|1/1", lambda t: t[:, :-1])),
+    ("api", "columns x/hidden.1", lambda _, tensors: [
+        tensors.update({f"{bank}.hidden|1/x": tensors.pop(f"{bank}.hidden|1/1")}) for bank in ("grown", "transforms")
+    ]),
+    ("api", "retain ratio of hidden.1", tensor("ratios.hidden|1", lambda t: t[None])),
+    ("api", "basis of hidden.1", tensor("memory.remove|hidden|1", lambda t: t[:-1])),
+    ("api", "basis of hidden.1", renamed("memory.remove|hidden|1", "memory.other|hidden|1")),
+    ("api", "basis of conv9", renamed("memory.remove|hidden|1", "memory.remove|conv9")),
+    ("api", "two bases of a layer", lambda _, tensors: tensors.update(
+        {"memory.retain|hidden|1": tensors["memory.remove|hidden|1"].clone()}
+    )),
+    ("api", "now", remembered("now", None)),
+    ("ewc", "springs of heads.0.weight", tensor("anchor.heads|0|weight", lambda t: t[:, :-1])),
+    ("ewc", "springs of heads.0.weight", tensor("fisher.heads|0|weight", lambda t: t.double())),
+    ("ewc", "springs of heads.0.weight", tensor("fisher.heads|0|weight", one(torch.nan))),
+    ("ewc", "springs of heads.0.weight", tensor("fisher.heads|0|weight", one(-1))),
+    ("ewc", "names of the springs", gone("fisher.heads|0|weight")),
+    ("ewc", "names of the springs", lambda _, tensors: tensors.update(
+        {f"{bank}.heads|9|weight": torch.zeros(3, 100) for bank in ("fisher", "anchor")}
+    )),
+    ("owm", "projector of hidden.1", tensor("projectors.hidden|1", lambda t: t[:-1])),
+    ("owm", "projector of hidden.1", tensor("projectors.hidden|1", lambda t: t.float())),
+    ("owm", "projector of conv9", renamed("projectors.hidden|1", "projectors.conv9")),
+    ("owm", "images", remembered("images", 0)),
+    ("owm", "of", remembered("of", 0)),
+    ("owm", "seen", remembered("seen", -1)),
+    ("owm", "epochs", remembered("epochs", None)),
+    ("owm", "first", remembered("first", None)),
+    ("er", "names in the replay buffer", gone("memory.task")),
+    ("er", "size of the replay buffer", tensor("memory.x", lambda t: t.flatten(1))),
+    ("er", "size of the replay buffer", tensor("memory.y", lambda _: torch.zeros(2001, dtype=torch.int64))),
+    ("er", "replayed images", tensor("memory.x", lambda t: t[:-1])),
+    ("er", "replayed images", tensor("memory.x", lambda t: t.double())),
+    ("er", "replayed images", tensor("memory.x", one(torch.nan))),
+    ("er", "y of replayed images", tensor("memory.y", lambda t: t.int())),
+    ("er", "task of replayed images", tensor("memory.task", lambda t: t[:, None])),
+    ("er", "labels of replayed images", tensor("memory.y", one(3))),
+    ("er", "labels of replayed images", tensor("memory.y", one(-1))),
+    ("er", "labels of replayed images", tensor("memory.task", one(2))),
+    ("er", "labels of replayed images", tensor("memory.task", one(-1))),
+    ("er", "images seen", tensor("memory.seen", lambda t: t[None])),
+    ("er", "images seen", tensor("memory.seen", one(1))),
+    ("er", "filling", remembered("filling", None)),
+    ("agem", "replayed images", tensor("memory.x", lambda t: t[..., :-1])),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(MADE_UP)), ids=[f"{method}, {says}" for method, says, _ in MADE_UP])
+def test_memory_that_does_not_fit_the_network(number: int, checkpoints: dict[str, Path], tmp_path: Path) -> None:
+    method, says, change = MADE_UP[number]
+    file, asked = tmp_path / "000001.safetensors", small(method)
+    shutil.copy(checkpoints[method], file)
+    stream = open_stream(asked, None)
+    checkpoint.load(file, asked.plan).restore(build(asked, stream), stream.shape)
+    forge(file, change)
+    with pytest.raises(CorruptFile, match=rf"does not fit its run \({re.escape(says)}\)"):
+        checkpoint.load(file, asked.plan).restore(build(asked, stream), stream.shape)
+
+
+def test_a_space_that_is_missing_is_done_without(tmp_path: Path) -> None:
+    asked = small("trgp")
+    with pytest.raises(Pull):
+        run_spec(asked, out=tmp_path, callback=PullAfter(2))  # with a checkpoint after the first task
+    (file,) = tmp_path.rglob("checkpoint/*.safetensors")
+    forge(file, gone("spaces.0/hidden|0"))
+    log = Log()
+    record = run_spec(asked, out=tmp_path, callback=log)
+    assert log.warnings == []
+    assert "hidden.0" not in record["facts"]["related"].get("1", {})
+
+
 def test_files_that_only_look_like_checkpoints_are_left_alone(begun: Path, tmp_path: Path) -> None:
     path = copied(begun, tmp_path)
     for name in ("².safetensors", "٣.safetensors", "-1.safetensors", "notes.safetensors"):
@@ -339,6 +512,113 @@ def test_files_that_only_look_like_checkpoints_are_left_alone(begun: Path, tmp_p
     _, log = again(path)
     assert log.warnings == []
     assert (path / "checkpoint" / "².safetensors").exists()
+
+
+# --- results of probes ---
+
+
+@pytest.fixture(scope="module")
+def probed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Path(run_spec(small("gpm"), out=tmp_path_factory.mktemp("probed"), probes=["fgsm"])["path"])
+
+
+def rewrite_result(path: Path, **facts: Any) -> None:
+    """Change a result with the right checksum; what is `...` is left out."""
+    file = path / "probes" / "fgsm.json"
+    content = {**json.loads(file.read_text()), **facts}
+    store.write_checked(file, {name: value for name, value in content.items() if value is not ... and name != "check"})
+
+
+def spoil_figures(path: Path) -> None:
+    file = path / "probes" / "fgsm.json"
+    content = json.loads(file.read_text())
+    assert content["seconds"] != 7
+    file.write_text(json.dumps({**content, "seconds": 7}))
+
+
+def spoil_arrays(path: Path) -> None:
+    file = path / "probes" / "fgsm.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+
+
+def spoil_text(path: Path) -> None:
+    (path / "probes" / "fgsm.json").write_text("{")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (spoil_figures, "fgsm.json: damaged, its checksum is wrong"),
+        (spoil_arrays, "fgsm.safetensors: damaged or gone, its checksum is not the one in fgsm.json"),
+        (spoil_text, "fgsm.json: not a readable result of a probe"),
+        (lambda path: rewrite_result(path, headline={"ACC": "x"}), "fgsm.json: not the result of a probe"),
+    ],
+)
+def test_a_damaged_result_is_named_and_left_out(spoil: Any, says: str, probed: Path, tmp_path: Path) -> None:
+    path = copied(probed, tmp_path)
+    root, record = path.parents[2], store.read_record(path) or {}
+    assert store.read_probes(path, record).keys() == {"fgsm"}
+    assert any(name.startswith("measured.") for name in export_runs(root)[0])
+    spoil(path)
+    warnings: list[str] = []
+    (row,) = export_runs(root, warn=warnings.append)
+    assert not any(name.startswith("measured.") for name in row)
+    assert len(warnings) == 1
+    assert warnings[0].startswith(f"left out: {path}/probes/{says}")
+    shown = command("show", str(path), "--json")
+    assert shown.stderr.startswith(f"warning: {path}/probes/{says}")
+    assert json.loads(shown.stdout)["probes"] == {}
+
+
+def test_a_result_of_an_earlier_version_has_no_checksum(probed: Path, tmp_path: Path) -> None:
+    path = copied(probed, tmp_path)
+    file = path / "probes" / "fgsm.json"
+    content = json.loads(file.read_text())
+    del content["check"]
+    file.write_text(json.dumps(content))
+    assert store.read_probes(path, store.read_record(path) or {}) == {"fgsm": content}
+
+
+def test_a_result_that_its_probe_cannot_show_is_one_line(probed: Path, tmp_path: Path) -> None:
+    path = copied(probed, tmp_path)
+    rewrite_result(path, acc=...)
+    done = command("probe", str(path), "fgsm")
+    assert done.exit_code == 1
+    assert isinstance(done.exception, SystemExit)
+    last = done.stderr.splitlines()[-1]
+    assert (
+        last
+        == "perdure: fgsm.json: not what this probe measures (KeyError: 'acc'); remove the file, and measure it again"
+    )
+    done = command("probe", str(path), "fgsm", "--json")
+    assert done.exit_code == 0  # only its picture cannot be drawn
+    assert done.stderr.startswith("warning: no fgsm.png: fgsm.json: not what this probe measures")
+    assert "check" not in json.loads(done.stdout)["probes"]["fgsm"][0]
+
+
+def other_names(file: Path) -> None:
+    save_file({"other": torch.zeros(2)}, file)
+
+
+def other_shapes(file: Path) -> None:
+    save_file({name: array[None] for name, array in load_file(file).items()}, file)
+
+
+def nonsense(file: Path) -> None:
+    file.write_bytes(b"\xff" * 20)
+
+
+@pytest.mark.parametrize("change", [other_names, other_shapes, nonsense])
+def test_arrays_that_are_not_those_of_a_result_are_one_line(change: Any, probed: Path, tmp_path: Path) -> None:
+    path = copied(probed, tmp_path)
+    arrays = path / "probes" / "fgsm.safetensors"
+    change(arrays)
+    rewrite_result(path, arrays_sum=store.file_sum(arrays))
+    done = command("probe", str(path), "fgsm")
+    assert done.exit_code == 1
+    assert done.stderr == f"perdure: {arrays}: not the arrays that fgsm.json names; remove both, and measure it again\n"
 
 
 # --- what is removed, and what is left ---

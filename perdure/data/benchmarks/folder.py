@@ -13,9 +13,10 @@ from typing import Annotated
 
 import numpy as np
 import torch
+from pydantic import Field
 
 from perdure.data.arrays import task_from, too_few
-from perdure.data.cache import Decoded, cached, fingerprint
+from perdure.data.cache import Decoded, Facts, cached, fingerprint, fit_together
 from perdure.data.images import (
     LARGEST_SIZE,
     SUFFIXES,
@@ -101,6 +102,7 @@ def folder(
         found.path,
         found.files(count),
         lambda: read_folder(found, size, tasks=count, skip_unreadable=skip_unreadable),
+        partial(_fits, size=size),
         size=size,
         skip_unreadable=skip_unreadable,
     )
@@ -182,6 +184,33 @@ def _copies(found: FolderContent, tasks: int | None) -> list[str]:
                 by_content.setdefault(hashlib.file_digest(content, "sha256").digest(), []).append(file)
     several = [files for files in by_content.values() if len({owners[file] for file in files}) > 1]
     return [" = ".join(_below(file, found.path) for file in files[:3]) for files in several]
+
+
+Span = Annotated[list[int], Field(min_length=2, max_length=2)]
+
+
+class _TaskFacts(Facts):
+    name: str
+    classes: list[str]
+    train: Span
+    test: Span | None
+
+
+class _Facts(Facts):
+    tasks: list[_TaskFacts]
+    unreadable: list[str]
+    copies: list[str]
+    fingerprint: str
+
+
+def _fits(copy: Decoded, size: int) -> bool:
+    x, y = copy.tensors["x"], copy.tensors["y"]
+    for task in _Facts.model_validate(copy.facts).tasks:
+        for first, stop in filter(None, (task.train, task.test)):
+            inside = 0 <= first <= stop <= len(y)
+            if not (inside and fit_together(x[first:stop], y[first:stop], (3, size, size), len(task.classes))):
+                return False
+    return True
 
 
 def make_tasks(decoded: Decoded, *, seed: int, valid_share: float, test_share: float) -> list[Task]:

@@ -1,9 +1,12 @@
 """What probes found, as tables and pictures: one module for each, named after the one in `perdure/probes`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
+
+from perdure.errors import PerdureError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -46,3 +49,16 @@ def renderer(probe: str) -> Renderer | None:
     """Where a probe's tables and pictures are made; None for one from another package, which has a headline only."""
     name = RENDERERS.get(probe)
     return None if name is None else import_module(f"{__name__}.{name}")
+
+
+@contextmanager
+def showing(key: str) -> Iterator[None]:
+    """Around tables and pictures of results: anybody may have written their files, and what figures a probe has only
+    the probe knows. Those that it cannot show are an error in one line."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:100]
+        raise PerdureError(
+            f"{key}.json: not what this probe measures ({reason}); remove the file, and measure it again"
+        ) from None
