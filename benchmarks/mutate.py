@@ -1,9 +1,9 @@
 """Break single lines of the package and see whether a test notices.
 
-    python benchmarks/mutate.py [--rooms ops methods train lab] [--mutants 160] [--seed 1] [--work DIR]
+    python benchmarks/mutate.py [--rooms ops methods train lab] [--mutants 160] [--seed 1] [--jobs 2] [--work DIR]
 
 First every test is run once while `coverage` notes which lines it executes and how long it takes; that is kept in
-DIR/tests.json and used again while the sources are the same. Then mutants are drawn by the seed, as many in each room:
+DIR and used again while the sources are the same. Then mutants are drawn by the seed, as many in each room:
 a comparison, an operator, a constant or a condition is changed, two arguments are exchanged, a statement is left out.
 Each is written into a copy of the project, and the tests that execute its line are run there, the quickest first, until
 one fails. A mutant that none notices within a minute of tests survives, and is printed with its line. The share that
@@ -23,8 +23,8 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -180,76 +180,118 @@ class Map:
     """A pytest plugin: which lines each test executes, and how long it takes."""
 
     def __init__(self, coverage: Any) -> None:
-        self.coverage, self.seconds = coverage, dict[str, float]()
+        self.coverage, self.seconds, self.failed = coverage, dict[str, float](), set[str]()
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self.coverage.switch_context(nodeid)
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0.0) + report.duration
+        if report.outcome != "passed":
+            self.failed.add(report.nodeid)  # it would notice anything
 
 
-def map_tests(file: Path, rooms: list[str], digest: str) -> None:
-    """Run all tests and write which of them execute which line."""
+def map_tests(copy: Path, files: list[str], rooms: list[str], result: Path) -> int:
+    """Run tests in a copy and write which of them execute which line."""
     import coverage
     import pytest
 
-    measuring = coverage.Coverage(data_file=None, source=[str(PROJECT / "perdure" / room) for room in rooms])
+    enter(copy)
+    measuring = coverage.Coverage(data_file=None, source=[str(copy / "perdure" / room) for room in rooms])
     measuring.start()
     plugin = Map(measuring)
-    os.chdir(PROJECT)
-    pytest.main(
-        ["-p", "no:cacheprovider", "-q", "--no-header", "-W", "ignore::coverage.exceptions.CoverageWarning"], [plugin]
-    )
+    quietly = ["-p", "no:cacheprovider", "-q", "-W", "ignore::coverage.exceptions.CoverageWarning"]
+    pytest.main([*quietly, *files], [plugin])
     measuring.stop()
-    data = measuring.get_data()
-    lines: dict[str, dict[int, list[str]]] = {}
+    seconds = {test: taken for test, taken in plugin.seconds.items() if test not in plugin.failed}
+    data, lines = measuring.get_data(), dict[str, dict[int, list[str]]]()
     for name in data.measured_files():
-        where, executed = str(Path(name).relative_to(PROJECT)), data.contexts_by_lineno(name)
-        lines[where] = {line: sorted(set(tests) & plugin.seconds.keys()) for line, tests in executed.items()}
-    file.write_text(json.dumps({"digest": digest, "seconds": plugin.seconds, "lines": lines}))
+        executed = data.contexts_by_lineno(name)
+        where = str(Path(name).relative_to(copy))
+        lines[where] = {line: sorted(set(tests) & seconds.keys()) for line, tests in executed.items()}
+    result.write_text(json.dumps({"seconds": seconds, "lines": lines}))
+    return 0
 
 
-def in_a_child(action: Any, *args: Any, seconds: float) -> int | None:
-    """The exit code of an action in a forked process, or None if it took too long."""
-    child = os.fork()
-    if child == 0:
-        os.setsid()
-        os._exit(action(*args))
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.05)
-    with suppress(ProcessLookupError):
-        os.killpg(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return None
+def merged(parts: list[Path]) -> dict[str, Any]:
+    seconds, lines = dict[str, float](), dict[str, dict[str, list[str]]]()
+    for part in parts:
+        found = json.loads(part.read_text())
+        seconds |= found["seconds"]
+        for file, tests in found["lines"].items():
+            for line, names in tests.items():
+                lines.setdefault(file, {}).setdefault(line, []).extend(names)
+    return {"seconds": seconds, "lines": lines}
 
 
-def run_tests(copy: Path, tests: list[str]) -> int:
-    """Pytest in the copy, silently, until the first failure."""
-    import pytest
-
+def enter(copy: Path) -> None:
+    """Work in a copy of the project, and import nothing of the project itself."""
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 1)
     os.dup2(nothing, 2)
     os.chdir(copy)
     sys.path[:] = [str(copy), *(entry for entry in sys.path if Path(entry or ".").resolve() != PROJECT)]
     os.environ["PYTHONPATH"] = str(copy)
+
+
+def run_tests(copy: Path, tests: list[str]) -> int:
+    """Pytest in a copy, silently, until the first failure."""
+    import pytest
+
+    enter(copy)
     return int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *tests]))
 
 
-@contextmanager
-def written(copy: Path, mutant: Mutant) -> Iterator[None]:
-    """The copy of the project with the mutant in it."""
-    target, source = copy / mutant.file, (PROJECT / mutant.file).read_text()
-    target.write_text(mutant.apply(source))
-    try:
-        yield
-    finally:
-        target.write_text(source)
+@dataclass
+class Child:
+    """A forked process, ended when it takes too long."""
+
+    process: int
+    deadline: float
+
+    @classmethod
+    def start(cls, action: Callable[..., int], *args: Any, seconds: float) -> "Child":
+        process = os.fork()
+        if process == 0:
+            os.setsid()
+            code = 1
+            try:
+                code = action(*args)
+            finally:
+                os._exit(code)
+        return cls(process, time.monotonic() + seconds)
+
+    def ended(self) -> int | None:
+        """Its exit code, once there is one; that of a process that took too long is that of a failure."""
+        done, status = os.waitpid(self.process, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() < self.deadline:
+            return None
+        with suppress(ProcessLookupError):
+            os.killpg(self.process, signal.SIGKILL)
+        os.waitpid(self.process, 0)
+        return 1
+
+
+def in_copies(
+    copies: list[Path], work: list[Any], start: Callable[[Path, Any], Child | None]
+) -> Iterator[tuple[Any, int]]:
+    """Do all work, one piece in each copy at a time; each with its exit code, 0 for what was not started."""
+    waiting, running, free = list(reversed(work)), dict[Path, tuple[Child, Any]](), list(copies)
+    while waiting or running:
+        while waiting and free:
+            piece = waiting.pop()
+            if (child := start(free[-1], piece)) is None:
+                yield piece, 0
+            else:
+                running[free.pop()] = child, piece
+        for copy, (child, piece) in list(running.items()):
+            if (code := child.ended()) is not None:
+                del running[copy]
+                free.append(copy)
+                yield piece, code
+        time.sleep(0.05)
 
 
 def tests_for(mutant: Mutant, known: dict[str, Any]) -> list[str]:
@@ -270,31 +312,51 @@ def main() -> None:
     parser.add_argument("--rooms", nargs="+", default=["ops", "methods", "train", "lab"])
     parser.add_argument("--mutants", type=int, default=160)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "perdure-mutants")
     given = parser.parse_args()
     sys.dont_write_bytecode = True
     os.environ.update(PYTHONDONTWRITEBYTECODE="1", OMP_NUM_THREADS="1")
-    given.work.mkdir(parents=True, exist_ok=True)
-
-    sources = sorted(path for part in ("perdure", "tests") for path in (PROJECT / part).rglob("*.py"))
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
-    file = given.work / "tests.json"
-    if not file.exists() or json.loads(file.read_text())["digest"] != digest:
-        print("running every test once to see which lines it executes …", flush=True)
-        in_a_child(map_tests, file, given.rooms, digest, seconds=6 * 3600)
-    known = json.loads(file.read_text())
 
     import numpy  # noqa: F401 — loaded once, for all children
     import pytest  # noqa: F401
     import torch
 
     torch.set_num_threads(1)
-    copy = given.work / "copy"
-    shutil.rmtree(copy, ignore_errors=True)
+    given.work.mkdir(parents=True, exist_ok=True)
+    copies = [given.work / f"copy-{number}" for number in range(given.jobs)]
     kept = shutil.ignore_patterns(".git", ".venv", "__pycache__", ".*_cache", "runs", "demo", "*.egg-info")
-    shutil.copytree(PROJECT, copy, ignore=kept)
+    for copy in copies:
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(PROJECT, copy, ignore=kept)
 
-    chance, worst = random.Random(given.seed), 0.0
+    sources = sorted(path for part in ("perdure", "tests") for path in (PROJECT / part).rglob("*.py"))
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
+    file = given.work / f"tests-{digest}.json"
+    if not file.exists():
+        print("running every test once to see which lines it executes …", flush=True)
+        files = ["perdure", *(str(path.relative_to(PROJECT)) for path in sources if path.name.startswith("test_"))]
+        files.append("tests/checks.py")
+        parts = [(files[number :: given.jobs], given.work / f"part-{number}.json") for number in range(given.jobs)]
+        for part, code in in_copies(
+            copies, parts, lambda copy, part: Child.start(map_tests, copy, part[0], given.rooms, part[1], seconds=4e4)
+        ):
+            assert code == 0, part
+        file.write_text(json.dumps(merged([result for _, result in parts])))
+    known = json.loads(file.read_text())
+
+    def start(copy: Path, mutant: Mutant) -> Child | None:
+        """Each file of the copy is as in the project but for the mutant's."""
+        for path in changed.pop(copy, []):
+            shutil.copyfile(PROJECT / path, copy / path)
+        tests = tests_for(mutant, known)
+        if not tests:
+            return None
+        (copy / mutant.file).write_text(mutant.apply((PROJECT / mutant.file).read_text()))
+        changed[copy] = [mutant.file]
+        return Child.start(run_tests, copy, tests, seconds=4 * BUDGET)
+
+    chance, worst, changed = random.Random(given.seed), 0.0, dict[Path, list[str]]()
     for room in given.rooms:
         mutants = [
             mutant
@@ -302,20 +364,14 @@ def main() -> None:
             for mutant in Mutator(str(path.relative_to(PROJECT)), path.read_text()).found
         ]
         drawn = chance.sample(mutants, min(len(mutants), given.mutants // len(given.rooms)))
-        survivors = list[str]()
-        for mutant in drawn:
-            tests = tests_for(mutant, known)
-            with written(copy, mutant):
-                noticed = bool(tests) and in_a_child(run_tests, copy, tests, seconds=4 * BUDGET) != 0
-            if not noticed:
-                survivors.append(f"{mutant}  ({len(tests)} tests)")
-                print(f"survived  {survivors[-1]}", flush=True)
-        share = 100 * len(survivors) / len(drawn)
+        survivors = 0
+        for mutant, code in in_copies(copies, drawn, start):
+            if code == 0:
+                survivors += 1
+                print(f"survived  {mutant}  ({len(tests_for(mutant, known))} tests)", flush=True)
+        share = 100 * survivors / len(drawn)
         worst = max(worst, share)
-        print(
-            f"{room}: {len(survivors)} of {len(drawn)} mutants survive ({share:.1f} %); {len(mutants)} in all",
-            flush=True,
-        )
+        print(f"{room}: {survivors} of {len(drawn)} mutants survive ({share:.1f} %), of {len(mutants)}", flush=True)
     sys.exit(worst >= LIMIT)
 
 
