@@ -155,6 +155,15 @@ def test_growth_follows_what_is_left_of_the_gradient(fresh_net: Fresh, stream: S
     assert method.memory_bytes()["grown"] == method.grown.bytes() + method.transforms.bytes() > 0
 
 
+def test_new_columns_are_drawn_for_all_inputs_that_there_are(fresh_net: Fresh) -> None:
+    method = API(fresh_net())
+    layer, shown = method.net.backbone.layers()["fc1"], torch.rand(256, 20)
+    for method.now, size in ((1, 144), (2, 176)):
+        method.grow("fc1", layer, size, shown)
+    for task, inputs in ((1, 256 + 144), (2, 256 + 144 + 176)):
+        assert 0.99 < float(method.grown["fc1", task].detach().abs().max()) * inputs**0.5 <= 1 + 1e-6
+
+
 def test_measuring_takes_no_step(stream: Stream) -> None:
     method = API(Network(Tracking()))
     lessons = learned(method, stream, 1)
