@@ -81,6 +81,15 @@ def test_a_task_uses_growth_up_to_its_own(fresh_net: Fresh, stream: Stream) -> N
         assert torch.equal(method.weights()[name], method.weights(2)[name])
 
 
+def test_growths_are_in_the_order_of_tasks(fresh_net: Fresh) -> None:
+    method = API(fresh_net())
+    for layer, task in (("fc1", 10), ("fc1", 9), ("fc2", 3)):
+        method.grown[layer, task] = torch.ones(1, 1)
+    assert method.growths("fc1") == ["fc1/9", "fc1/10"]
+    assert method.growths("fc1", 9) == ["fc1/9"]
+    assert method.growths("fc1", 8) == []
+
+
 def test_the_memory_reads_what_the_grown_columns_read(fresh_net: Fresh, stream: Stream) -> None:
     """All columns on the widened inputs give what the effective weight gives on the plain ones."""
     method = API(fresh_net(), **GROWING)
