@@ -212,19 +212,22 @@ MODES: dict[str, tuple[set[bool], set[bool]]] = {
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("name", CONTINUAL)
 def test_around_a_lesson_the_network_is_looked_at_in_the_right_mode_and_left_alone(name: str, training: bool) -> None:
-    """Whatever mode it was in; running statistics are those of training alone."""
-    method = make(name, **({"floor": 1.0} if name == "api" else {}))
+    """Whatever mode it was in; with as many images as asked for; running statistics are those of training alone."""
+    wanted = {"samples": 17, "trust_samples": 11, "floor": 1.0}  # at which every layer grows
+    method = make(name, **{key: wanted[key] for key in wanted.keys() & values_of(registry.methods.load(name)).keys()})
     first, second = method.lessons(synthetic(seed=1, tasks=2))
     fit(method, first, replace(PLAN, epochs=1), seed=1)
     method.net.add_head(3)
-    seen: list[bool] = []
-    method.net.register_forward_pre_hook(lambda net, _: seen.append(net.training))
+    seen: list[tuple[bool, int]] = []
+    method.net.register_forward_pre_hook(lambda net, args: seen.append((net.training, len(args[0][0]))))
     for stage, modes in zip((method.begin, method.end), MODES[name], strict=True):
         method.train(training)
         before = {key: value.clone() for key, value in method.net.state_dict().items()}
         seen.clear()
         stage(second)
-        assert set(seen) == modes
+        assert {mode for mode, _ in seen} == modes
+        images = 11 if name == "trgp" and stage == method.begin else 17
+        assert {count for mode, count in seen if not mode} <= {images}
         assert equal(before, method.net.state_dict())
 
 

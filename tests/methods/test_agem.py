@@ -43,6 +43,7 @@ def test_a_conflict_is_taken_out_and_old_heads_move_with_it(stream: Stream) -> N
     assert set(found) == {"backbone.hidden.0.weight", "heads.0.weight", "heads.1.weight"}
     assert torch.equal(found["heads.1.weight"], plain["heads.1.weight"])
     assert bool(found["heads.0.weight"].any())
+    assert method.facts()["conflicts"] == 1
 
 
 def test_without_conflict_the_gradient_stays_as_it_is(stream: Stream) -> None:
@@ -52,6 +53,9 @@ def test_without_conflict_the_gradient_stays_as_it_is(stream: Stream) -> None:
     found = method.gradient(same)
     assert found.keys() == plain.keys()
     assert all(torch.equal(found[name], slope) for name, slope in plain.items())
+    assert method.facts()["conflicts"] == 0
+    method.gradient(batch)
+    assert method.facts()["conflicts"] == 0.5
 
 
 def test_a_step_in_conflict_does_not_raise_the_loss_of_the_memory(stream: Stream) -> None:

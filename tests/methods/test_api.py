@@ -81,6 +81,15 @@ def test_a_task_uses_growth_up_to_its_own(fresh_net: Fresh, stream: Stream) -> N
         assert torch.equal(method.weights()[name], method.weights(2)[name])
 
 
+def test_growths_are_in_the_order_of_tasks(fresh_net: Fresh) -> None:
+    method = API(fresh_net())
+    for layer, task in (("fc1", 10), ("fc1", 9), ("fc2", 3)):
+        method.grown[layer, task] = torch.ones(1, 1)
+    assert method.growths("fc1") == ["fc1/9", "fc1/10"]
+    assert method.growths("fc1", 9) == ["fc1/9"]
+    assert method.growths("fc1", 8) == []
+
+
 def test_the_memory_reads_what_the_grown_columns_read(fresh_net: Fresh, stream: Stream) -> None:
     """All columns on the widened inputs give what the effective weight gives on the plain ones."""
     method = API(fresh_net(), **GROWING)
@@ -153,6 +162,15 @@ def test_growth_follows_what_is_left_of_the_gradient(fresh_net: Fresh, stream: S
     shares = [sum(facts["grown"][layer]) for layer in low if layer != "conv1"]  # whose three channels are a cap
     assert all(one >= other for one, other in pairwise(shares))
     assert method.memory_bytes()["grown"] == method.grown.bytes() + method.transforms.bytes() > 0
+
+
+def test_new_columns_are_drawn_for_all_inputs_that_there_are(fresh_net: Fresh) -> None:
+    method = API(fresh_net())
+    layer, shown = method.net.backbone.layers()["fc1"], torch.rand(256, 20)
+    for method.now, size in ((1, 144), (2, 176)):
+        method.grow("fc1", layer, size, shown)
+    for task, inputs in ((1, 256 + 144), (2, 256 + 144 + 176)):
+        assert 0.99 < float(method.grown["fc1", task].detach().abs().max()) * inputs**0.5 <= 1 + 1e-6
 
 
 def test_measuring_takes_no_step(stream: Stream) -> None:

@@ -155,6 +155,10 @@ def test_the_released_importance_moves_once_until_the_rate_drops(
     if variant == "released":
         assert torch.equal(method.velocity[layer], method.velocity[layer].new_full(speed.shape, float(speed[0])))
         assert not moves()
+    method.begin(list(method.lessons(stream))[1])  # a task begins with new optimizers
+    assert len(method.velocity) == 0
+    assert torch.equal(method.importance[layer], torch.ones_like(speed))
+    assert moves()
 
 
 def test_both_rates_follow_that_of_the_weights(fresh_net: Fresh, stream: Stream) -> None:
@@ -275,6 +279,16 @@ def test_without_replay_the_bases_come_from_the_lesson(fresh_net: Fresh, stream:
     assert method.replay.held == 0
     assert "stored-data" not in method.needs()
     assert "stored-data" in FSDGPM(fresh_net()).needs()
+    assert all(size > 0 for size, _ in method.memory.sizes().values())
+
+
+def test_a_single_image_in_memory_has_no_statistics(fresh_net: Fresh, stream: Stream) -> None:
+    method = FSDGPM(fresh_net(), memory=1)
+    method.net.add_head(3)
+    lesson = next(iter(method.lessons(stream)))
+    method.replay.add(lesson.sample(5))
+    assert method.replay.held == 1
+    method.end(lesson)
     assert all(size > 0 for size, _ in method.memory.sizes().values())
 
 

@@ -20,6 +20,7 @@ from perdure.methods.trgp import TRGP
 from perdure.nets.mlp import MLP
 from perdure.nets.network import Network
 from perdure.nets.resnet18 import ResNet18
+from perdure.ops.dual_gpm import protected as protected_directions
 from perdure.train.fit import fit
 from perdure.train.plan import Plan
 from perdure.train.state import Learned
@@ -92,6 +93,34 @@ def test_the_threshold_gains_its_step_with_each_task_from_the_second_on(maker: t
     method = maker(Network(MLP((3, 32, 32), units=(4,))), threshold=0.5, threshold_step=0.2)
     found = [method.threshold_after(Lesson(task, ())) for task in range(4)]
     assert found == pytest.approx([0.5, 0.7, 0.9, 1.0])
+
+
+@pytest.mark.parametrize("maker", [GPM, DFGP, RCL, TRGP, API, FSDGPM])
+def test_a_later_task_is_protected_up_to_its_own_threshold(maker: type[GPM], stream: Stream) -> None:
+    method = maker(Network(MLP((3, 32, 32), units=(30,))), threshold=0.3, threshold_step=0.6)
+    first, second = method.lessons(stream)
+    for lesson in (first, second):
+        method.net.add_head(3)
+        method.end(lesson)
+    for layer, r in method.representations(second.sample(90)).items():
+        if maker is API:
+            held = protected_directions(method.memory.duals()[layer])
+        else:
+            held = method.spaces[1, layer] if isinstance(method, TRGP) else method.memory[layer]
+        assert 0.9 - 1e-6 < (held.T @ r).square().sum() / r.square().sum() < 0.99
+
+
+@pytest.mark.parametrize("variant", ["released", "paper"])
+def test_what_is_remembered_is_added_to(variant: str, stream: Stream) -> None:
+    method = GPM(Network(MLP((3, 32, 32), units=(30,))), variant=variant)
+    method.net.add_head(3), method.net.add_head(3)
+    first, second = method.lessons(stream)
+    method.end(first)
+    before = {layer: basis.clone() for layer, basis in method.memory.items()}
+    method.end(second)
+    for layer, basis in before.items():
+        assert torch.equal(method.memory[layer][:, : basis.shape[1]], basis)
+        assert method.memory[layer].shape[1] > basis.shape[1] > 0
 
 
 def test_paper_variant_reaches_the_threshold_on_the_first_task(
@@ -168,6 +197,24 @@ def test_noise_comes_before_the_first_task_alone(fresh_net: Callable[[], Network
     first, second = method.lessons(stream)
     assert moved_by_noise(method, first) == set(method.net.weight_names().values())
     assert moved_by_noise(method, second) == set()
+
+
+@pytest.mark.parametrize("variant", ["released", "paper"])
+def test_noise_is_trained_as_published(stream: Stream, variant: str) -> None:
+    """θ̃ = θ + φ∘ε, and φ follows the gradient of −2 ‖θ/‖θ‖ − θ̃/‖θ̃‖‖². Released: the θ̃ before the last step."""
+    method = RCL(Network(MLP((1, 3, 3), units=(4, 3))), variant=variant, phi_init=0.5, phi_steps=3, phi_rate=0.7)
+    before = [layer.weight.detach().clone() for layer in method.net.backbone.layers().values()]
+    torch.manual_seed(4)
+    method.begin(next(iter(method.lessons(stream))))
+    torch.manual_seed(4)
+    for weight, layer in zip(before, method.net.backbone.layers().values(), strict=True):
+        noise, phi = torch.randn_like(weight), torch.empty_like(weight).uniform_(-0.5, 0.5)
+        for _ in range(3):
+            moved = weight + phi.requires_grad_() * noise
+            loss = -2 * (weight / weight.norm() - moved / moved.norm()).square().sum()
+            phi = (phi - 0.7 * torch.autograd.grad(loss, phi)[0]).detach()
+        expected = moved if variant == "released" else weight + phi * noise
+        torch.testing.assert_close(layer.weight.detach(), expected.detach())
 
 
 def test_noise_is_for_the_convolutions_inside_blocks(stream: Stream) -> None:

@@ -37,6 +37,7 @@ def test_resnet_has_the_published_sizes(size: int, width: int, stride: int) -> N
     assert len(net.layers().keys() - set(net.auxiliary)) == 16
     assert net.width == width
     assert net.stem.stride == (stride, stride)
+    assert ResNet18((3, size, 32)).stem.stride == (1, 1)  # the shorter side counts
 
 
 @pytest.mark.parametrize(
@@ -113,8 +114,14 @@ def test_narrow_and_grouped_networks_keep_the_usual_memory_format() -> None:
         weight = next(part.weight for part in net.modules() if isinstance(part, nn.Conv2d) and part.in_channels > 3)
         return weight.is_contiguous(memory_format=torch.channels_last) and not weight.is_contiguous()
 
+    class Grouped(Backbone):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.width = nn.Conv2d(16, 16, 3, groups=2), 16
+
     assert last(ResNet18((3, 32, 32)))
     assert not last(ResNet18((3, 32, 32), filters=4))
+    assert not last(Grouped())
 
 
 def test_too_small_an_image_is_named() -> None:

@@ -110,7 +110,7 @@ def test_retain_shrinks_while_enough_energy_is_left() -> None:
     """Eight directions of equal energy: one is taken whenever what remains is at least 1 − ε, tested before."""
     even = torch.eye(8, dtype=torch.float64)
     free = even[:, :4]  # half of the energy
-    for threshold, left in ((0.4, 4), (0.55, 3), (0.7, 2), (0.8, 1), (0.99, 0), (1.0, 0)):
+    for threshold, left in ((0.4, 4), (0.5, 3), (0.55, 3), (0.7, 2), (0.75, 1), (0.8, 1), (0.99, 0), (1.0, 0)):
         assert shrink(free, even, threshold).shape[1] == left, threshold
     assert shrink(free, torch.zeros(8, 3).double(), 0.9) is free
     assert shrink(free, even[:, 4:], 1.0).shape[1] == 4  # nothing is taken that is not there

@@ -33,6 +33,25 @@ def test_both_readings_of_uniform_alignment() -> None:
     torch.testing.assert_close(losses.uniform_alignment(z, mixed, partner), paper)
 
 
+def test_other_temperatures_and_exponents() -> None:
+    z, mixed = (torch.nn.functional.normalize(torch.randn(5, 3).double(), dim=1) for _ in range(2))
+    partner = torch.tensor([1, 2, 3, 4, 0])
+    own, other = (z - mixed).norm(dim=1), (z[partner] - mixed).norm(dim=1)
+    for temperature, exponent in ((2.0, 1.0), (3.0, 2.0), (0.5, 3.0)):
+        spread = torch.pdist(z).square().mul(-temperature).exp().mean().log()
+        paper = spread + ((own**exponent).mean() + (other**exponent).mean()) / 2
+        torch.testing.assert_close(losses.uniform_alignment(z, mixed, partner, temperature, exponent), paper)
+        released = (own**2).mean() + torch.pdist(torch.cat([z, mixed])).square().mul(-temperature).exp().mean().log()
+        torch.testing.assert_close(losses.released_uniform_alignment(z, mixed, temperature), released)
+
+
+def test_a_single_pair_may_be_closer_than_inner_products_can_tell() -> None:
+    """As θ and θ̃ are, when φ is fresh."""
+    angle = 1e-5
+    pair = torch.tensor([[1.0, 0.0], [math.cos(angle), math.sin(angle)]])
+    assert float(losses.uniformity(pair)) == pytest.approx(-2 * angle**2, rel=1e-5)
+
+
 def test_mixed_labels_per_sample_and_as_released() -> None:
     logits, y, other = torch.randn(4, 3), torch.tensor([0, 1, 2, 0]), torch.tensor([2, 2, 1, 1])
     share = torch.tensor([0.1, 0.4, 0.9, 0.0], requires_grad=True)
@@ -61,6 +80,8 @@ def test_drawn_shares_follow_the_beta_distribution() -> None:
     assert float(shares.mean()) == pytest.approx(0.5, abs=0.01)
     assert float(shares.std()) == pytest.approx(math.sqrt(1 / (4 * 41)), rel=0.05)  # var of Beta(a, a) is 1/(4(2a+1))
     assert sorted(draw_mixing(9, 1.0, torch.zeros(1)).partner.tolist()) == list(range(9))
+    for dtype in (torch.float32, torch.float64):  # in which the images are to be mixed
+        assert draw_mixing(9, 1.0, torch.zeros(1, dtype=dtype)).share.dtype == dtype
 
 
 def test_shift_moves_by_the_radius_and_stays_within_bounds() -> None:
@@ -107,6 +128,18 @@ def test_noise_grows_by_itself_and_a_cap_holds_it() -> None:
     torch.testing.assert_close(one, weight + scale * noise)  # kept before the first update
     last, trained = train_phi(weight, noise, scale, steps=1, rate=0.1, keep_last=True)
     torch.testing.assert_close(last, weight + trained * noise)
+
+
+def test_a_cap_stops_the_training_of_noise_where_it_is_passed() -> None:
+    torch.manual_seed(0)
+    weight, noise = torch.randn(8, 4).double(), torch.randn(8, 4).double()
+    scale = torch.empty_like(weight).uniform_(-1e-3, 1e-3)
+    reached = [train_phi(weight, noise, scale, steps=steps, rate=2.0)[0] - weight for steps in range(1, 60)]
+    limit = 0.1 * weight.norm()
+    beyond = next(step for step in reached if step.norm() > limit)
+    assert limit < beyond.norm() < reached[-1].norm() / 2
+    capped, _ = train_phi(weight, noise, scale, steps=60, rate=2.0, cap=0.1)
+    torch.testing.assert_close(capped, weight + beyond * limit / beyond.norm())
 
 
 def test_scores_of_one_lesson_and_of_a_single_row() -> None:
