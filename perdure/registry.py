@@ -13,6 +13,7 @@ A checksum of the file goes into the specification of a run, so that an edited m
 such a file, but cannot make anybody run it: files are run only if the user of this process named them (`allow`).
 """
 
+import errno
 import inspect
 import re
 import sys
@@ -27,7 +28,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from perdure.errors import UnknownName, WrongValue, expanded
+from perdure.errors import UnknownName, WrongValue, expanded, short
 
 OWN = re.compile(r"(.+\.py):(\w+)")
 
@@ -208,9 +209,13 @@ def _from_file(path: Path, attribute: str) -> Any:
     allow(path)
     file = path.resolve()
     try:
+        if file.exists() and not file.is_file():  # a pipe or a device may have no end
+            raise OSError(errno.EINVAL, "it is no plain file")
         key = file, _sum(file.read_bytes())
     except OSError as error:
-        raise WrongValue(f"{path}: cannot be read ({error.strerror}); name a Python file of yours") from None
+        raise WrongValue(
+            f"{short(path, 1000)}: cannot be read ({error.strerror}); name a Python file of yours"
+        ) from None
     if key not in _modules:
         _modules[key] = _run(file, key[1])
     if not hasattr(_modules[key], attribute):

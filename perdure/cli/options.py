@@ -16,7 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.models import CommandFunctionType
 
 from perdure.data.paths import one_line
-from perdure.errors import PerdureError, WrongValue
+from perdure.errors import PerdureError, UsageError, WrongValue, short
 
 P = ParamSpec("P")
 # Names of files and tasks are printed as they are: brackets are no markup, and :cat: is no picture of one.
@@ -140,6 +140,11 @@ def guarded(action: Callable[P, None]) -> Callable[P, None]:
         except BrokenPipeError:  # the reader went away, e.g. `perdure ls | head`
             _drop_output()
             raise typer.Exit(0) from None
+        except OSError as error:
+            if error.errno != errno.ENAMETOOLONG:
+                raise
+            print_error(f"{short(error.filename)}: {(error.strerror or "too long").lower()}; use a shorter one")
+            raise typer.Exit(UsageError.exit_code) from None
 
     return run
 

@@ -167,7 +167,7 @@ def unreadable_error(paths: Sequence[Path], total: int, how: str) -> BadData:
 def _room_for(count: int, shape: tuple[int, ...]) -> Images:
     """An array of so many images. The system would promise more memory than there is, and end the process later."""
     try:
-        if count * math.prod(shape) > _memory():
+        if count * math.prod(shape) > machine_memory():
             raise MemoryError
         return np.empty((count, *shape), np.uint8)
     except (MemoryError, ValueError):  # ValueError: more than can be counted
@@ -176,7 +176,7 @@ def _room_for(count: int, shape: tuple[int, ...]) -> Images:
         raise BadData(f"{count:,} images of {each} bytes do not fit in memory; {how}") from None
 
 
-def _memory() -> float:
+def machine_memory() -> float:
     """Bytes that this machine has."""
     try:
         return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))

@@ -19,7 +19,7 @@ from pydantic import BaseModel, Field
 
 from perdure import files, registry
 from perdure.data.paths import one_line
-from perdure.errors import CorruptFile, PerdureError, UnknownName, WrongValue
+from perdure.errors import CorruptFile, PerdureError, UnknownName, WrongValue, short
 from perdure.lab import store
 from perdure.lab.saved import SavedFailure, SavedSpec
 
@@ -274,10 +274,10 @@ def find_run(root: Path, name: str) -> Path:
     begin = [root / path for path in _scan(root)[0] if name and path.rpartition("/")[2].startswith(name)]
     found = sorted(path for path in begin if is_run(path))
     if not found:
-        raise WrongValue(f"no run {name!r} in {root}; `perdure ls runs --out {root}` lists those there are")
+        raise WrongValue(f"no run {short(name)!r} in {root}; `perdure ls runs --out {root}` lists those there are")
     if len(found) > 1:
         some = ", ".join(str(path) for path in found[:3]) + (", …" if len(found) > 3 else "")
-        raise WrongValue(f"{len(found)} runs begin with {name!r} ({some}); write more of the hash, or the path")
+        raise WrongValue(f"{len(found)} runs begin with {short(name)!r} ({some}); write more of the hash, or the path")
     return found[0]
 
 

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 import perdure
 from perdure import registry
 from perdure.data.benchmarks.cifar100c import CorruptedTests
-from perdure.errors import WrongValue
+from perdure.errors import WrongValue, short
 from perdure.lab.build import open_clean, open_stream, reopen, resolve_device
 from perdure.lab.index import read_finished
 from perdure.lab.snapshots import load_snapshots
@@ -55,7 +55,9 @@ def probe_spec(text: str, values: Mapping[str, Any] | None = None) -> ProbeSpec:
     """A probe by its name, with other values than the defaults if given: `pgd`, or `pgd(steps=50 images=100)`."""
     name, bracket, inside = text.partition("(")
     if bracket and not inside.endswith(")"):
-        raise WrongValue(f"probe {text!r}: values go in brackets with spaces between, as in pgd(steps=50 images=100)")
+        raise WrongValue(
+            f"probe {short(text)!r}: values go in brackets with spaces between, as in pgd(steps=50 images=100)"
+        )
     name = registry.probes.name(name.strip())
     maker = registry.probes.load(name)
     given = {**assignments(inside.removesuffix(")").split()), **(values or {})}

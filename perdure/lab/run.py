@@ -137,7 +137,7 @@ def run_spec(
     callback = Callbacks([callback or Callback(), progress.training(spec.method, count_lessons(spec, stream))])
     with lock_run(out, path), tracking(trackers, spec, digest, path, callback) as callback:
         store.sweep(path)
-        record = finished(path, callback)
+        record = finished(path, spec, callback)
         already_done = record is not None
         if record is None:
             looks_back = any(one.build(stream).needs_snapshots for one in wanted)
@@ -150,10 +150,13 @@ def run_spec(
     return {**record, "probes": read_probes(path, record), "path": str(path), "already_done": already_done}
 
 
-def finished(path: Path, callback: Callback) -> dict[str, Any] | None:
+def finished(path: Path, spec: RunSpec, callback: Callback) -> dict[str, Any] | None:
     """The record of a run that is finished and whole; what is damaged is named and set aside."""
     try:
-        return store.read_record(path, thorough=True)
+        record = store.read_record(path, thorough=True)
+        if record is not None and not spec.is_of(record):
+            raise CorruptFile(f"{path / 'record.json'}: of another run", path / "record.json")
+        return record
     except CorruptFile as error:
         # The record alone knows its files' checksums: what is damaged goes with it, or it would be trusted from now on.
         files = [file for file in {path / "record.json": None, error.file: None} if file.exists() or file.is_symlink()]

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any, get_args, get_origin
 
 from perdure import registry
-from perdure.errors import Interrupted, PerdureError, UnknownName, WrongValue, install_hint
+from perdure.errors import Interrupted, PerdureError, UnknownName, WrongValue, install_hint, short
 from perdure.lab.execute.job import Event, Executor, Job
 from perdure.lab.executors import make_executor, stop_on_signal
 from perdure.lab.spec import PLAN_ALIASES, RunSpec, check_seed, plan_option, plan_options, spec
@@ -199,14 +199,16 @@ def parse_range(text: str, method: str) -> Range:
     if span is None:
         choices = tuple(filter(None, (choice.strip() for choice in range_text.split(","))))
         if len(choices) < 2:
-            raise WrongValue(f"{text!r} is no range; write low..high, low..high:log, or choices with commas: {EXAMPLE}")
+            raise WrongValue(
+                f"{short(text)!r} is no range; write low..high, low..high:log, or choices with commas: {EXAMPLE}"
+            )
         return Range(value.name, choices=choices)
     try:
         low, high = float(span[1]), float(span[2])
     except ValueError:
-        raise WrongValue(f"{text!r}: both ends of a range are numbers, e.g. {EXAMPLE}") from None
+        raise WrongValue(f"{short(text)!r}: both ends of a range are numbers, e.g. {EXAMPLE}") from None
     if not low < high or (span[3] and low <= 0):
-        raise WrongValue(f"{text!r}: the first end is the lower one, and above 0 for :log")
+        raise WrongValue(f"{short(text)!r}: the first end is the lower one, and above 0 for :log")
     return Range(value.name, low, high, log=bool(span[3]), whole=_is_whole(value.type))
 
 

@@ -110,6 +110,13 @@ class RunSpec:
         text = json.dumps(content, sort_keys=True)
         return blake2b(text.encode(), digest_size=8).hexdigest()
 
+    def is_of(self, record: Mapping[str, Any]) -> bool:
+        """Whether a record is of this run: somebody may have exchanged two directories."""
+        try:
+            return self.from_plain(record).digest() == self.digest()
+        except (WrongValue, UnknownName, KeyError, TypeError):
+            return False
+
     @property
     def data_key(self) -> str:
         """Runs with one key see the same data, but for outliers."""

@@ -385,6 +385,8 @@ def _look_up(run: StudyRun, stream: Stream, out: Path, probes: Sequence[str]) ->
     except PerdureError as error:
         run.state, run.error = "failed", str(error)
         return
+    if record is not None and not run.spec.is_of(record):
+        return
     if record is not None and set(probes) <= (measured := read_probes(run.path, record)).keys():
         run.state, run.record = "done", {**record, "probes": measured, "path": str(run.path)}
 

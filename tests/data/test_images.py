@@ -401,7 +401,7 @@ def test_different_sizes(forty):
 
 
 def test_more_than_the_machine_has(forty, monkeypatch):
-    monkeypatch.setattr(module, "_memory", lambda: 40 * 16 * 16 - 1)
+    monkeypatch.setattr(module, "machine_memory", lambda: 40 * 16 * 16 - 1)
     with pytest.raises(BadData, match="40 images of 1 × 16 × 16 bytes do not fit in memory; scale them"):
         read_images(forty, 16, 1, skip_unreadable=True)
 

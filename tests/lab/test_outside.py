@@ -23,6 +23,7 @@ from perdure.lab.build import build, open_stream
 from perdure.lab.export import export_runs
 from perdure.lab.run import run_spec
 from perdure.lab.spec import RunSpec, spec
+from perdure.lab.study import find_runs
 from perdure.lab.study_file import read
 from perdure.train.callbacks import Callback
 
@@ -122,6 +123,21 @@ def test_a_record_names_files_of_its_own_run_only(name: str, finished: Path, tmp
     assert "record.json.damaged-1" in log.warnings[0]
     assert mine.read_text() == "mine"
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["mine.txt", "runs"]
+
+
+def test_the_directory_of_another_run_is_not_believed(finished: Path, tmp_path: Path) -> None:
+    path = copied(finished, tmp_path)
+    other = spec("gpm", "synthetic", network="mlp", tasks=2, plan={"epochs": 1})
+    place = path.with_name(other.digest())
+    path.rename(place)
+    (known,) = find_runs([other], out=path.parents[2], root=None)
+    assert known.state == "waiting"
+    log = Log()
+    record = run_spec(other, out=path.parents[2], callback=log)
+    assert record["plan"]["epochs"] == 1
+    assert [line.partition("; ")[0] for line in log.warnings] == [
+        f"{place}/{name}: of another run" for name in ("record.json", "model.safetensors")
+    ]
 
 
 # --- what is no plain file, and what is too large ---

@@ -5,7 +5,7 @@ import torch
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from perdure.probes.calibration import Calibration
+from perdure.probes.calibration import Calibration, Predictions
 from perdure.probes.probe import ProbeResult, TrainedMethod
 from perdure.report.probes import Result, calibration
 from perdure.train.evaluate import evaluate
@@ -52,6 +52,22 @@ def test_error_follows_from_the_bins(measured: ProbeResult) -> None:
     assert bool((interval[..., 0] <= accuracy + 1e-9)[some].all())
     assert bool((interval[..., 1] >= accuracy - 1e-9)[some].all())
     assert float(confidence[~some].abs().sum() + accuracy[~some].abs().sum()) == 0
+
+
+def test_both_errors_by_hand() -> None:
+    """Two bins of six answers. By width 0 … 0.5 and 0.5 … 1: two are 0.45 sure on average and none is right, four 0.75
+    and three are. By mass: three are 0.5 sure and one is right, three 0.8 and two are."""
+    confidence = torch.tensor([0.4, 0.5, 0.6, 0.7, 0.8, 0.9], dtype=torch.float64)
+    right = torch.tensor([False, False, True, True, True, False])
+    found = Calibration(bins=2)._figures(Predictions(confidence, right, confidence, confidence))
+    assert found["ece"] == pytest.approx(100 * (2 * 0.45 + 4 * 0.0) / 6)
+    assert found["ece_equal_mass"] == pytest.approx(100 * (3 * (0.5 - 1 / 3) + 3 * (0.8 - 2 / 3)) / 6)
+    assert found["overconfidence"] == pytest.approx(65 - 50)
+
+
+def test_bins_are_as_many_as_those_of_guo_et_al(measured: ProbeResult) -> None:
+    assert measured.figures["bins"] == 15
+    assert measured.arrays["count"].shape == (4, 15)
 
 
 def test_tables_fit_and_pictures_are_drawn(measured: ProbeResult) -> None:

@@ -19,7 +19,7 @@ from perdure.report.probes import Result, renderer
 from perdure.seeding import generator
 from perdure.types import Weights
 
-SHORT = {"flatness": Flatness(steps=3, images=70), "curvature": Curvature(steps=2, draws=2, images=16)}
+SHORT = {"flatness": Flatness(steps=3, images=80), "curvature": Curvature(steps=2, draws=2, images=16)}
 
 
 TASKS = ["a task", "another", "the last"]
@@ -70,25 +70,31 @@ def test_cost_is_what_is_done_and_all_is_plain(name: str, trained: TrainedMethod
 
 
 def test_cost_by_hand(trained: TrainedMethod) -> None:
-    assert len(trained.tasks[0].train) > 70
-    assert SHORT["flatness"].cost(trained) == Cost(forwards=3 * 70 * 2, gradients=3 * 70 * (3 + 1))
+    assert len(trained.tasks[0].train) > 80
+    assert SHORT["flatness"].cost(trained) == Cost(forwards=3 * 80 * 2, gradients=3 * 80 * (3 + 1))
     assert SHORT["curvature"].cost(trained) == Cost(gradients=3 * 16 * (1 + PRODUCT * (2 + 2)))
 
 
 def test_one_step_by_hand(trained: TrainedMethod) -> None:
-    """Two batches, whose gradients must be gathered into that of their mean."""
+    """Two batches, of 64 and of 16, whose gradients must be gathered into that of the mean over all images; and the
+    rise that SAM makes small, along that gradient as a whole."""
     found = SHORT["flatness"].measure(trained).figures
     weights = {name: w.detach().clone().requires_grad_() for name, w in trained.method.weights(1).items()}
     trained.method.eval()
-    before = joint_loss(trained, 1, 70, weights)
+    before = joint_loss(trained, 1, 80, weights)
     slopes = dict(zip(weights, torch.autograd.grad(before, list(weights.values()), allow_unused=True), strict=True))
     moved = {
         name: w if slopes[name] is None or w.ndim < 2 else w + 0.01 * slopes[name] / slopes[name].norm() * w.norm()
         for name, w in weights.items()
     }
     with torch.no_grad():
-        rise = joint_loss(trained, 1, 70, moved) - before
+        rise = joint_loss(trained, 1, 80, moved) - before
+    length = torch.stack([slope.norm() for slope in slopes.values() if slope is not None]).norm()
+    along = {name: w if slopes[name] is None else w + 0.05 * slopes[name] / length for name, w in weights.items()}
+    with torch.no_grad():
+        sam = joint_loss(trained, 1, 80, along) - before
     before = before.detach()
+    assert found["sharpness"][1] == pytest.approx(float(sam), rel=1e-3)
     assert found["loss"][1] == pytest.approx(float(before), rel=1e-5)
     assert found["one_step"][1] == pytest.approx(float(rise), rel=1e-3)
     for one, many in zip(found["one_step"], found["flatness"], strict=True):

@@ -1,20 +1,22 @@
 """Accuracy under attack."""
 
 import json
+import math
 from dataclasses import replace
 from io import StringIO
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from perdure.errors import WrongValue
-from perdure.ops.attacks import Ball, apgd
+from perdure.ops.attacks import Ball, apgd, pgd
 from perdure.ops.metrics import wilson
 from perdure.probes.outliers import Outliers
 from perdure.probes.over_time import OverTime
 from perdure.probes.probe import TrainedMethod
-from perdure.probes.robustness import APGD, FGSM, PGD, AttackProbe, Noise, Square
+from perdure.probes.robustness import APGD, FGSM, PGD, AttackProbe, Noise, Square, _answers, _worst
 from perdure.probes.transfer import Transfer
 from perdure.report.probes import Result, robustness
 from perdure.seeding import generator
@@ -118,6 +120,68 @@ def test_apgd_counts_the_worst_actual_batch(trained: TrainedMethod) -> None:
     assert found.figures["notes"] == []
 
 
+class Lookup:
+    """A model whose images are their own logits; counts how often it was asked."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def logits(self, x: Tensor) -> Tensor:
+        self.asked += 1
+        return x.flatten(1)
+
+
+def batch(*leads: float) -> Tensor:
+    """Images of which class 0 is said where the lead is positive."""
+    return torch.tensor([[lead, 0.0] for lead in leads]).view(-1, 2, 1, 1)
+
+
+def test_an_image_counts_as_right_only_if_every_attack_leaves_it_right() -> None:
+    y, model = torch.zeros(4, dtype=torch.int64), Lookup()
+    one, other = batch(1, -1, 1, -1), batch(1, 1, -1, -1)
+    found = _worst(model, [one, other], y)  # type: ignore[arg-type]
+    assert (found.argmax(1) == y).tolist() == [True, False, False, False]
+    assert model.asked == 3
+
+
+def test_of_batches_that_leave_as_many_right_the_one_with_the_higher_loss_counts() -> None:
+    y = torch.zeros(2, dtype=torch.int64)
+    for several in ([batch(1, -1), batch(1, -3)], [batch(1, -3), batch(1, -1)]):
+        found = _worst(Lookup(), several, y)  # type: ignore[arg-type]
+        assert float(found[1, 0]) == -3
+    assert torch.equal(_worst(Lookup(), [batch(2, 1)], y), batch(2, 1).flatten(1))  # type: ignore[arg-type]
+
+
+def test_of_coupled_images_the_union_may_leave_more_right_than_one_attack() -> None:
+    """Then that one counts: here every image is right as soon as the first one is."""
+
+    class Coupled(Lookup):
+        def logits(self, x: Tensor) -> Tensor:
+            return x.flatten(1)[:1].expand(len(x), -1)
+
+    y = torch.zeros(3, dtype=torch.int64)
+    found = _worst(Coupled(), [batch(-1, 9, 9), batch(1, -9, -9)], y)  # type: ignore[arg-type]
+    assert int((found.argmax(1) == y).sum()) == 0
+
+
+def test_the_loss_of_a_task_is_the_mean_over_its_images_not_over_its_batches() -> None:
+    parts = [(torch.zeros(3, 2), torch.tensor([0, 1, 0])), (torch.tensor([[5.0, 0.0]]), torch.tensor([1]))]
+    right, loss = _answers(parts)
+    assert right.tolist() == [True, False, True, False]
+    assert loss == pytest.approx((3 * math.log(2) + math.log(1 + math.exp(5))) / 4)
+
+
+def test_pgd_takes_the_rate_that_it_is_given(trained: TrainedMethod) -> None:
+    found = PGD(strengths=(8 / 255,), steps=2, restarts=2, rate=1 / 255, images=20).measure(trained)
+    model = trained.model(2)
+    (x, y), *_ = model.batches(20)
+    rng = generator(0, "attack", "pgd", 2, 0, 0)
+    moved = pgd(model, x, y, Ball("linf", 8 / 255), steps=2, restarts=2, rate=1 / 255, rng=rng)
+    assert found.arrays["right_2"][0].tolist() == model.right(moved, y).int().tolist()
+    by_task = found.figures["by_task"][0]
+    assert by_task != PGD(strengths=(8 / 255,), steps=2, restarts=2, images=20).measure(trained).figures["by_task"][0]
+
+
 def test_apgd_leaves_dlr_out_for_two_classes_and_says_so(trained: TrainedMethod) -> None:
     first = trained.tasks[0]
     pair = replace(first, **{part: replace(getattr(first, part), y=getattr(first, part).y % 2) for part in PARTS})
@@ -149,6 +213,9 @@ def test_wrong_strengths_are_refused() -> None:
     FGSM(strengths=(1.0,))
     FGSM(strengths=(300 / 255,), norm="l2")
     FGSM(strengths=(300 / 255,), space="normalized")
+    FGSM(strengths=(10_000,), norm="l2")
+    with pytest.raises(WrongValue, match="strength 10001 is not allowed; no image is that far"):
+        FGSM(strengths=(10_001,), norm="l2")
     for probe in (FGSM, PGD, APGD, Square, Noise):
         with pytest.raises(WrongValue, match=r"strength 1\.17647 is not allowed; pixels are 0 … 1, give at most 1"):
             probe(strengths=(4 / 255, 300 / 255))

@@ -15,8 +15,9 @@ from perdure.methods.finetune import FineTune
 from perdure.nets.mlp import MLP
 from perdure.nets.network import Network, Output
 from perdure.ops.attacks import Ball, pgd
+from perdure.ops.metrics import wilson
 from perdure.probes.probe import Cost, ProbeProgress, TrainedMethod
-from perdure.probes.transfer import Transfer
+from perdure.probes.transfer import Transfer, _flags
 from perdure.report.probes import Result, renderer
 from perdure.seeding import generator
 from perdure.train.learn import learn
@@ -65,8 +66,41 @@ def test_every_cell_is_what_is_left_of_the_column(pair: list[TrainedMethod]) -> 
     assert matrix[1][1] < matrix[0][1] <= figures["clean"][1]
     low, high = figures["intervals"][0][1]
     assert low <= matrix[0][1] <= high
+    assert figures["clean_intervals"] == [list(wilson(round(0.8 * acc), 80)) for acc in figures["clean"]]
+    assert figures["in_pixels"] == [[16 / 255, 16 / 255]]
+    stds = [std for task in pair[0].tasks for std in task.test.std]
+    assert figures["in_normalized"] == [pytest.approx([16 / 255 / max(stds), 16 / 255 / min(stds)])]
     assert figures["names"] == ["seed 1", "seed 2"]
     assert figures["flags"] == []
+
+
+def test_all_are_attacked_from_the_same_draws(pair: list[TrainedMethod]) -> None:
+    """Both crafted by hand with streams of their own; and a method beside itself is crafted on alike."""
+    found = (
+        Transfer(strength=16 / 255, steps=2).measure_across([*pair, pair[0]]).arrays["right"]
+    )  # crafted, tried, images
+    assert torch.equal(found[1], found[3])
+    right = []
+    for task in range(2):
+        a, b = pair[0].model(task), pair[1].model(task)
+        rng = generator(0, "transfer", task)
+        for x, y in b.batches(256):
+            moved = pgd(b, x, y, Ball("linf", 16 / 255), steps=2, rng=rng)
+            right.append(a.right(moved, y))
+    assert found[2, 0].tolist() == torch.cat(right).int().tolist()
+
+
+def test_a_flag_is_one_of_as_many_comparisons_as_there_are_pairs() -> None:
+    """Seven images more are p = 2⁻⁷: a failure between one pair, a warning among six, nothing among twelve."""
+    own, rival = torch.ones(64, dtype=torch.bool), torch.arange(64) >= 7
+    matrix = torch.stack(
+        [torch.stack([own, rival]), torch.stack([own, own])]
+    )  # crafted on the first, tried on the second
+    verdicts = []
+    for count in (1, 6, 12):
+        pairs = [(0, 1), *[(1, 0)] * (count - 1)]
+        verdicts.append([(flag["from"], flag["on"], flag["verdict"]) for flag in _flags(matrix, pairs, ["a", "b"])])
+    assert verdicts == [[("a", "b", "fail")], [("a", "b", "warn")], []]
 
 
 def test_a_method_that_hides_its_gradients_is_flagged(pair: list[TrainedMethod]) -> None:

@@ -4,7 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from perdure.errors import WrongValue
+from perdure.data.images import machine_memory
+from perdure.errors import WrongValue, short
 from perdure.seeding import generator
 from perdure.types import Split, Stream, Task
 
@@ -42,6 +43,7 @@ def synthetic(
     ):
         if value < least:
             raise WrongValue(f"{name}={value} is not allowed; use {least} or more")
+    _check_memory(count, classes, size, per_class)
     patterns = _patterns(seed, 2 * classes, size)
     made = []
     for task in range(count):
@@ -52,6 +54,15 @@ def synthetic(
         )
         made.append(Task(f"synthetic-{task}", tuple(f"class {n}" for n in range(classes)), train, valid, test))
     return Stream("synthetic", made, {"source": "made by perdure", "completeness": "complete"})
+
+
+def _check_memory(tasks: int, classes: int, size: int, per_class: int) -> None:
+    """Before anything is drawn: the system would promise more memory than there is, and end the process later."""
+    images = tasks * classes * (per_class + per_class // 3 + 2 * per_class // 3)
+    numbers = (images + 2 * classes) * 3 * size**2 + (2 * classes) ** 2
+    if numbers * torch.float32.itemsize > machine_memory():
+        asked = f"tasks={short(tasks)}, classes={short(classes)}, size={short(size)}, per_class={short(per_class)}"
+        raise WrongValue(f"synthetic: {asked} do not fit in memory; make some of them smaller")
 
 
 def _patterns(seed: int, number: int, size: int) -> Tensor:
