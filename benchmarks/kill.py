@@ -24,7 +24,7 @@ from perdure import registry
 from perdure.lab.run import run_spec as run
 from perdure.lab.spec import RunSpec, spec
 
-TIMES = ("seconds", "finished", "files", "check")
+TIMES = ("seconds", "evaluation_seconds", "finished", "files", "check")
 # Forked from a process that has imported everything: a start takes no time, and most kills happen during the run.
 forked = multiprocessing.get_context("forkserver")
 forked.set_forkserver_preload(

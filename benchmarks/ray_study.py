@@ -40,7 +40,9 @@ NODE = {"num_cpus": 1, "node_ip_address": "127.0.0.1", "object_store_memory": 10
 
 def outcome(path: Path, asked: RunSpec) -> tuple[Any, ...]:
     record = json.loads((path / "record.json").read_text("utf-8"))
-    timeless = {name: value for name, value in record.items() if name not in ("seconds", "files", "check")}
+    timeless = {
+        name: value for name, value in record.items() if name not in ("seconds", "evaluation_seconds", "files", "check")
+    }
     state = load(path / "model.safetensors", asked.plan).state
     return timeless, {name: tensor.numpy().tobytes() for name, tensor in state.items()}
 

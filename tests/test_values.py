@@ -1,6 +1,8 @@
 """Odd values: each is refused in one line that can be read, at once, before anything is trained."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -142,7 +144,7 @@ def test_a_file_name_that_no_system_has_is_one_line():
     done = CliRunner().invoke(app, ["show", LONG_NAME])
     assert done.exit_code == 2
     assert done.stderr.startswith("perdure: xxx")
-    assert done.stderr.endswith("xxx…: file name too long; use a shorter one\n")
+    assert done.stderr.endswith("xxx…: the name is too long; use a shorter one\n")
     assert len(done.stderr) < 150
 
 
@@ -166,3 +168,25 @@ def test_a_synthetic_stream_beyond_all_memory(name):
     with pytest.raises(WrongValue, match=rf"synthetic: .*{name}=9223372036854775807.* do not fit in memory") as caught:
         synthetic(seed=1, **{name: 2**63 - 1})
     assert len(str(caught.value)) < 250
+
+
+@pytest.mark.parametrize("module", ["perdure", "perdure.cli.main"])
+def test_ctrl_c_while_the_command_line_is_imported(module):
+    code = f"""
+import runpy, sys
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == "perdure.cli.study":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupting())
+runpy.run_module({module!r}, run_name="__main__")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "perdure: interrupted\n")
+
+
+def test_the_module_of_the_command_line_is_the_command():
+    words = [sys.executable, "-m", "perdure.cli.main", "ls", "nothing"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("perdure: unknown list 'nothing'")

@@ -143,7 +143,7 @@ def guarded(action: Callable[P, None]) -> Callable[P, None]:
         except OSError as error:
             if error.errno != errno.ENAMETOOLONG:
                 raise
-            print_error(f"{short(error.filename)}: file name too long; use a shorter one")
+            print_error(f"{short(error.filename)}: the name is too long; use a shorter one")
             raise typer.Exit(UsageError.exit_code) from None
 
     return run

@@ -44,7 +44,7 @@ def records(events: list[Event]) -> dict[int, dict[str, Any]]:
         event.job: {
             name: value
             for name, value in event.facts["record"].items()
-            if name not in ("seconds", "finished", "path", "files", "check")
+            if name not in ("seconds", "evaluation_seconds", "finished", "path", "files", "check")
         }
         for event in events
         if event.kind == "done"

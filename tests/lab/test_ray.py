@@ -75,7 +75,8 @@ def outcome(record, asked):
     saved = load(Path(record["path"]) / "model.safetensors", asked.plan)
     written = read_record(Path(record["path"]), thorough=True)
     assert written.items() <= record.items()
-    timeless = {name: value for name, value in written.items() if name not in ("seconds", "finished", "files", "check")}
+    times = ("seconds", "evaluation_seconds", "finished", "files", "check")
+    timeless = {name: value for name, value in written.items() if name not in times}
     epochs = [(epoch.lesson, epoch.epoch, epoch.rate, epoch.valid, epoch.best) for epoch in saved.learned.epochs]
     return timeless, epochs, {name: tensor.numpy().tobytes() for name, tensor in saved.state.items()}
 

@@ -60,7 +60,8 @@ def outcome(record, plan):
     timeless = {
         name: value
         for name, value in record.items()
-        if name not in ("seconds", "finished", "path", "already_done", "files", "check", "versions")
+        if name
+        not in ("seconds", "evaluation_seconds", "finished", "path", "already_done", "files", "check", "versions")
     }
     epochs = [(epoch.lesson, epoch.epoch, epoch.rate, epoch.valid, epoch.train, epoch.best) for epoch in lines]
     return saved.state, timeless, epochs
