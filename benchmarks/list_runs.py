@@ -73,7 +73,7 @@ def timed(action: Callable[[], object]) -> float:
 
 
 def listing(root: Path) -> int:
-    words = [sys.executable, "-P", "-m", "perdure.cli.main", "ls", "runs", "--out", str(root), "--json"]
+    words = [sys.executable, "-P", "-m", "perdure", "ls", "runs", "--out", str(root), "--json"]
     done = subprocess.run(words, check=True, stdout=subprocess.PIPE)
     return len(json.loads(done.stdout)["runs"])
 

@@ -38,7 +38,7 @@ def one(method: str, seed: int, out: Path) -> Record:
     path = run_directory(out, "six", method, wanted.digest()) / "record.json"
     if not (path.is_file() and (path.parent / "probes/fgsm.json").is_file()):
         words = ["run", method, "six", "--seed", str(seed), "--probe", "fgsm", "--out", str(out), "--json"]
-        command = [sys.executable, "-P", "-m", "perdure.cli.main", *words]
+        command = [sys.executable, "-P", "-m", "perdure", *words]
         done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
         print(
             f"{method}, seed {seed}: {'done' if done.returncode == 0 else done.stderr.splitlines()[-1]}",

@@ -286,7 +286,7 @@ def test_errors_of_ones_own_code_name_their_line_in_a_comparison(folder: Path) -
 @pytest.mark.usefixtures("folder")
 def test_on_the_command_line() -> None:
     def cli(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, "-P", "-m", "perdure.cli.main", *words], capture_output=True, text=True)
+        return subprocess.run([sys.executable, "-P", "-m", "perdure", *words], capture_output=True, text=True)
 
     quick = ("--net", "code/mine.py:Small", "--plan", "epochs=1", "--json")
     record = json.loads(cli("run", *NAMES, *quick).stdout)

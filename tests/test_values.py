@@ -1,8 +1,6 @@
 """Odd values: each is refused in one line that can be read, at once, before anything is trained."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -168,25 +166,3 @@ def test_a_synthetic_stream_beyond_all_memory(name):
     with pytest.raises(WrongValue, match=rf"synthetic: .*{name}=9223372036854775807.* do not fit in memory") as caught:
         synthetic(seed=1, **{name: 2**63 - 1})
     assert len(str(caught.value)) < 250
-
-
-@pytest.mark.parametrize("module", ["perdure", "perdure.cli.main"])
-def test_ctrl_c_while_the_command_line_is_imported(module):
-    code = f"""
-import runpy, sys
-class Interrupting:
-    def find_spec(self, name, *_):
-        if name == "perdure.cli.study":
-            raise KeyboardInterrupt
-sys.meta_path.insert(0, Interrupting())
-runpy.run_module({module!r}, run_name="__main__")
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (130, "perdure: interrupted\n")
-
-
-def test_the_module_of_the_command_line_is_the_command():
-    words = [sys.executable, "-m", "perdure.cli.main", "ls", "nothing"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert done.stderr.startswith("perdure: unknown list 'nothing'")

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from perdure.cli.main import VERBS, app
 from perdure.errors import PerdureError
 
-PERDURE = [sys.executable, "-m", "perdure.cli.main"]
+PERDURE = [sys.executable, "-m", "perdure"]
 
 
 def perdure(*words: str, out: Any = subprocess.PIPE) -> subprocess.CompletedProcess[str]:

@@ -14,7 +14,7 @@ import pytest
 
 from perdure.lab.spec import spec
 
-PERDURE = [sys.executable, "-m", "perdure.cli.main"]
+PERDURE = [sys.executable, "-m", "perdure"]
 
 
 def perdure(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

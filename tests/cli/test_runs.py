@@ -144,7 +144,7 @@ def test_rm_of_one_that_is_held_removes_the_others_and_fails() -> None:
 @pytest.mark.parametrize(("answer", "code", "left"), [("y", 0, 3), ("n", 1, 4), ("", 1, 4)])
 def test_rm_asks_on_a_terminal(answer: str, code: int, left: int, runs: Path) -> None:
     ours, theirs = pty.openpty()
-    words = [sys.executable, "-m", "perdure.cli.main", "rm", "aaaa"]
+    words = [sys.executable, "-m", "perdure", "rm", "aaaa"]
     with subprocess.Popen(words, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         os.write(ours, f"{answer}\n".encode())
         said, asked = running.communicate(timeout=60)

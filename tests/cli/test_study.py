@@ -22,7 +22,7 @@ from perdure.lab.study import StudyCallback, StudyPlan
 from perdure.lab.study_file import read, specs
 from perdure.train.plan import Plan
 
-PERDURE = [sys.executable, "-m", "perdure.cli.main"]
+PERDURE = [sys.executable, "-m", "perdure"]
 ENVIRONMENT = {**os.environ, "COLUMNS": "120", "OMP_NUM_THREADS": "1"}
 
 GRID = """

@@ -326,7 +326,7 @@ def test_signals_save_and_stop(tmp_path, whole, number):
 
 
 def test_a_stopped_command_goes_on_when_given_again(tmp_path):
-    words = [sys.executable, "-m", "perdure.cli.main", "run", "finetune", "synthetic", "--json"]
+    words = [sys.executable, "-m", "perdure", "run", "finetune", "synthetic", "--json"]
     words += ["--net", "mlp", "--tasks", "2", "--plan", "epochs=100"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     running = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environment)

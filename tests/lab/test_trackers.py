@@ -184,7 +184,7 @@ def test_the_command_line(tmp_path: Path) -> None:
     words = ["run", "gpm", "synthetic", "--tasks", "1", "--plan", "epochs=1", "--json"]
     words += ["--track", "tensorboard", "--track", "tensorboard:boards"]
     done = subprocess.run(
-        [sys.executable, "-m", "perdure.cli.main", *words], capture_output=True, text=True, cwd=tmp_path, check=False
+        [sys.executable, "-m", "perdure", *words], capture_output=True, text=True, cwd=tmp_path, check=False
     )
     assert done.returncode == 0, done.stderr
     assert len(list((tmp_path / "boards").rglob("events.out.*"))) == 1
