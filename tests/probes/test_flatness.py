@@ -76,8 +76,8 @@ def test_cost_by_hand(trained: TrainedMethod) -> None:
 
 
 def test_one_step_by_hand(trained: TrainedMethod) -> None:
-    """Two batches, of 64 and of 16, whose gradients must be gathered into that of the mean over all images; and the rise
-    that SAM makes small, along that gradient as a whole."""
+    """Two batches, of 64 and of 16, whose gradients must be gathered into that of the mean over all images; and the
+    rise that SAM makes small, along that gradient as a whole."""
     found = SHORT["flatness"].measure(trained).figures
     weights = {name: w.detach().clone().requires_grad_() for name, w in trained.method.weights(1).items()}
     trained.method.eval()
