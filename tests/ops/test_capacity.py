@@ -50,6 +50,18 @@ def test_tasks_left_in_closed_form() -> None:
     assert tasks_left([0.9, 0.99], "share", free=0.05) == 0
 
 
+def test_a_hundred_tasks_are_counted_and_more_are_not() -> None:
+    """A thousandth each: from 0.85 to 0.95 a hundred fit, from 0.849 one more."""
+    assert tasks_left([0.849, 0.85], "count", free=0.05) == FAR == 100
+    assert tasks_left([0.848, 0.849], "count", free=0.05) is None
+
+
+def test_saying_as_it_is_errs_by_all_that_came() -> None:
+    """After two tasks 0.3 are taken: 0.1 short of what three take, and 0.2 of what four do; after three 0.1."""
+    found = forecast({"layer": [0.1, 0.3, 0.4, 0.5]}, free=0.05)
+    assert found.errors["unchanged"] == pytest.approx((0.1 + 0.2 + 0.1) / 3)
+
+
 def test_a_layer_that_is_full_or_takes_nothing_more() -> None:
     for trend in TRENDS:
         assert tasks_left([1.0, 1.0, 1.0], trend, free=0.05) == 0

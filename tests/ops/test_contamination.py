@@ -1,5 +1,6 @@
 """Outliers: as many as asked for, the same ones at every rate, and nothing else touched."""
 
+from collections import Counter
 from itertools import pairwise
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 
 from perdure.errors import UnknownName, WrongValue
 from perdure.ops.contamination import VISIBLE, contaminate, outlier_rows
+from perdure.ops.corruptions import KINDS as ALL_KINDS
 from perdure.seeding import generator
 from perdure.types import Split
 
@@ -116,6 +118,23 @@ def test_grey_photos_become_outliers_all_of_them():
     split = Split(x, torch.zeros(200, dtype=torch.long))
     found = contaminate(split, "corrupted", 1, classes=2, rng=generator(0, "c"))
     assert len(outlier_rows(split, found)) == 200
+
+
+def test_corruptions_are_all_that_can_be_seen_as_likely_and_as_severe_as_they_get(monkeypatch):
+    seen = []
+
+    def spy(x, kind, severity, rng):
+        del rng
+        seen.extend([(kind, severity)] * len(x))
+        return x
+
+    monkeypatch.setattr("perdure.ops.contamination.corrupt", spy)
+    split = Split(torch.zeros(1100, 1, 2, 2), torch.zeros(1100, dtype=torch.long))
+    contaminate(split, "corrupted", 1, classes=2, rng=generator(0, "kinds"))
+    assert {severity for _, severity in seen} == {5}
+    counts = Counter(kind for kind, _ in seen)
+    assert set(counts) == {*ALL_KINDS} - {"saturation"}
+    assert all(abs(count - 100) < 40 for count in counts.values())  # four deviations
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,69 @@ def test_noise_has_its_moments():
     assert set(found.unique().tolist()) == {0.0, 0.5, 1.0}
 
 
+# What the five severities do, measured on images made for it. Where CIFAR-C has the same corruption, these are the
+# sizes of Hendrycks and Dietterich (`make_cifar_c.py`); the others are ours, and figures made with them depend on them.
+EFFECTS = {
+    "gaussian-noise": (0.04, 0.06, 0.08, 0.09, 0.10),  # CIFAR-C: standard deviation
+    "shot-noise": (500, 250, 100, 75, 50),  # CIFAR-C: photons
+    "impulse-noise": (0.01, 0.02, 0.03, 0.05, 0.07),  # CIFAR-C: share
+    "gaussian-blur": (0.4, 0.6, 0.7, 0.8, 1.0),  # CIFAR-C: deviation in pixels
+    "brightness": (0.05, 0.1, 0.15, 0.2, 0.3),  # CIFAR-C: added
+    "contrast": (0.75, 0.5, 0.4, 0.3, 0.15),  # CIFAR-C: share that is left
+    "defocus-blur": (0.7, 0.9, 1.2, 1.6, 2.1),  # ours: radius in pixels
+    "motion-blur": (2.0, 3.0, 4.0, 5.0, 6.5),  # ours: length in pixels
+    "saturation": (1.5, 2.0, 3.0, 4.0, 6.0),  # ours: how many times as far from grey
+    "fog": (0.15, 0.3, 0.45, 0.65, 0.9),  # ours: density
+    "pixelate": (24, 19, 16, 13, 10),  # ours: pixels that are left of 32
+}
+
+
+def measured(kind, severity):
+    """The size of an effect, from images before and after."""
+    if kind in BLURS:  # on images five times as large, where a pixel matters less
+        point = grey(0.0, 1, 161)
+        point[:, :, 80, 80] = 1
+        squared = float(spread(corrupted(point, kind, severity)).mean()) * 32**2
+        return (squared * {"gaussian-blur": 1 / 2, "defocus-blur": 2, "motion-blur": 12}[kind]) ** 0.5
+    if kind == "saturation":
+        x = torch.tensor([0.52, 0.5, 0.49], dtype=torch.float64).view(1, 3, 1, 1).expand(1, 3, 8, 8)
+        return float((corrupted(x, kind, severity).std(1) / x.std(1)).mean())
+    if kind == "pixelate":
+        ramp = torch.linspace(0, 1, 32, dtype=torch.float64).expand(1, 1, 32, 32)
+        return len(corrupted(ramp, kind, severity)[0, 0, 0].unique())
+    if kind == "contrast":
+        x = torch.rand(4, 1, 32, 32, generator=generator(0, "x"), dtype=torch.float64)
+        return float(corrupted(x, kind, severity).std() / x.std())
+    found = corrupted(grey(0.0 if kind == "fog" else 0.5, 100), kind, severity)
+    return {
+        "gaussian-noise": lambda: float(found.std()),
+        "shot-noise": lambda: 0.5 / float(found.var()),
+        "impulse-noise": lambda: float((found != 0.5).double().mean()),
+        "brightness": lambda: float(found.mean()) - 0.5,
+        "fog": lambda: -np.log(1 - float(found.max())) / 2,
+    }[kind]()
+
+
+@pytest.mark.parametrize("kind", EFFECTS)
+def test_every_severity_has_its_size(kind):
+    found = [measured(kind, severity) for severity in SEVERITIES]
+    off = {"impulse-noise": 0.1, "motion-blur": 0.05}  # a thousand pixels of 100000; a line is shared out among pixels
+    assert found == pytest.approx(EFFECTS[kind], rel=off.get(kind, 0.03))
+
+
+def test_every_corruption_has_its_size_somewhere():
+    assert {*EFFECTS} == {*KINDS} - {"jpeg"}  # which is compared with a library below
+
+
+@pytest.mark.parametrize("kind", BLURS)
+def test_blurs_of_small_images_are_as_wide_as_those_of_32_pixels(kind):
+    points = [grey(0.0, 3, side) for side in (17, 33)]
+    for point in points:
+        point[:, :, point.shape[2] // 2, point.shape[2] // 2] = 1
+    small, large = (corrupted(point, kind, 5) for point in points)
+    torch.testing.assert_close(small, large[:, :, 8:25, 8:25], rtol=0, atol=0.01)
+
+
 @pytest.mark.parametrize("kind", BLURS)
 def test_blurs_keep_light_and_evenness(kind):
     assert torch.allclose(corrupted(grey(0.3, 2), kind, 5), grey(0.3, 2))
@@ -142,12 +205,14 @@ def test_blurs_are_as_wide_as_they_say_and_scale_with_the_image(kind, squared):
 def test_motion_is_along_a_line():
     point = grey(0.0, 8, 33)
     point[:, :, 16, 16] = 1
-    line = torch.arange(-16.0, 17, dtype=torch.float64)
+    line, slopes = torch.arange(-16.0, 17, dtype=torch.float64), []
     for image in corrupted(point, "motion-blur", 5)[:, 0]:
         rows, columns = (image.sum(1) * line**2).sum(), (image.sum(0) * line**2).sum()
         mixed = (image * line[:, None] * line).sum()
         narrow, wide = torch.linalg.eigvalsh(torch.tensor([[rows, mixed], [mixed, columns]]))
         assert wide > 5 * narrow
+        slopes.append(float(mixed))
+    assert min(slopes) < -1 < 1 < max(slopes)  # up to the right and down to the right
 
 
 def test_contrast_keeps_means_and_saturation_keeps_grey(photos):

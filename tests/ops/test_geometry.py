@@ -107,6 +107,17 @@ def test_a_point_is_left_out_of_its_own_mean() -> None:
     )  # who is alone in a class has no mean to stray from
 
 
+def test_as_near_to_another_class_is_not_nearer() -> None:
+    z = torch.tensor([[0.0], [2.0], [-2.0], [-2.0]], dtype=torch.float64)
+    assert closer_to_another_class(z, torch.tensor([0, 0, 1, 1])).tolist() == [False, False, False, False]
+
+
+def test_ten_neighbors_are_looked_at() -> None:
+    """On a line, six of the first point's ten nearest are of its own class, and none of the others."""
+    z = torch.arange(30, dtype=torch.float64)[:, None]
+    assert float(foreign_neighbors(z, (torch.arange(30) > 6).long())[0]) == pytest.approx(4 / 10)
+
+
 def test_foreign_neighbors_by_hand() -> None:
     z = torch.tensor([[0.0], [1.0], [3.0]], dtype=torch.float64)
     assert foreign_neighbors(z, torch.tensor([0, 0, 1]), 1).tolist() == [0.0, 0.0, 1.0]
@@ -121,6 +132,8 @@ def test_principal_plane_finds_a_planted_one(n: int) -> None:
     torch.testing.assert_close(plane.T @ plane, torch.eye(2, dtype=torch.float64))
     assert float((planted.T @ plane).det().abs()) == pytest.approx(1, abs=1e-2)
     assert bool(((z @ plane).mean(0) >= 0).all())
+    first, second = (z @ plane).square().sum(0)
+    assert float(first) > 4 * float(second)  # the longer axis comes first
 
 
 def test_principal_plane_sees_a_crowd_as_a_crowd() -> None:
@@ -138,6 +151,25 @@ def test_trained_plane_spreads_what_a_random_one_leaves_in_a_crowd() -> None:
     assert float(circle_uniformity(end)) < float(circle_uniformity(start)) - 0.3
     assert float(class_alignment(end, group)) < 0.2
     torch.testing.assert_close(trained_plane(z, group, 5), trained_plane(z, group, 5), rtol=0, atol=0)
+
+
+def test_trained_plane_is_that_of_torch_s_adam() -> None:
+    """Two hundred steps at 0.03 on uniformity over all pairs plus alignment over those of one class."""
+    group = torch.arange(24) % 3
+    z = F.normalize(1 + draw(3, 6)[group] + 0.3 * draw(24, 6, seed=1), dim=1)
+    start = torch.randn(6, 2, generator=generator(0, "plane"), dtype=torch.float64) / math.sqrt(6)
+    plane = start.clone().requires_grad_()
+    optimizer = torch.optim.Adam([plane], lr=0.03)
+    first, second = torch.combinations(torch.arange(24)).T
+    alike = group[first] == group[second]
+    for _ in range(200):
+        circle = F.normalize(z @ plane, dim=1)
+        squared = (circle[first] - circle[second]).square().sum(1)
+        optimizer.zero_grad()
+        (squared.mul(-2).exp().mean().log() + squared[alike].mean()).backward()
+        optimizer.step()
+    torch.testing.assert_close(trained_plane(z, group, 0), start)
+    torch.testing.assert_close(trained_plane(z, group), plane.detach(), rtol=1e-6, atol=1e-6)
 
 
 def test_resultant() -> None:

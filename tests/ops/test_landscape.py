@@ -150,6 +150,18 @@ def test_a_loss_in_terms_is_their_sum(bowl: Quadratic, weights: dict[str, Tensor
     torch.testing.assert_close(flat(product), bowl.matrix @ flat(direction))
 
 
+def test_terms_in_single_precision_are_summed_in_double() -> None:
+    """Two to the 24th and one have no sum in single precision."""
+
+    def terms(weights: Weights) -> Iterator[Tensor]:
+        yield 2.0**24 * weights["w"].sum()
+        yield weights["w"].sum()
+
+    weights = {"w": torch.ones(1)}
+    assert float(landscape.loss_at(terms, weights)) == 2**24 + 1
+    assert float(landscape.loss_and_grad(terms, weights)[0]) == 2**24 + 1
+
+
 def with_eigenvalues(values: list[float]) -> Quadratic:
     turn, _ = torch.linalg.qr(numbers(13, 13, purpose="turn"))
     return Quadratic(turn @ torch.diag(torch.tensor(values, dtype=torch.float64)) @ turn.T, torch.zeros_like(turn[0]))

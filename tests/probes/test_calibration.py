@@ -2,6 +2,7 @@ import json
 
 import pytest
 import torch
+import torch.nn.functional as F
 from matplotlib.figure import Figure
 from rich.console import Console
 
@@ -31,6 +32,14 @@ def test_accuracy_and_likelihood_are_those_of_the_record(trained: TrainedMethod,
         assert of_task["nll"] == pytest.approx(score.loss, rel=1e-5)
 
 
+def test_answers_are_judged_in_double_precision(trained: TrainedMethod) -> None:
+    """A confidence of 1 − 1e-9 is one in single precision; the loss beside it is not 0."""
+    found = Calibration().measure(trained)
+    model = trained.model(0)
+    losses = [F.cross_entropy(model.logits(x).double(), y, reduction="none") for x, y in model.batches()]
+    assert found.figures["tasks"][0]["nll"] == pytest.approx(float(torch.cat(losses).mean()), rel=1e-12)
+
+
 def test_together_counts_every_image_once(measured: ProbeResult) -> None:
     tasks, together = measured.figures["tasks"], measured.figures["together"]
     for name in ("nll", "brier", "accuracy", "confidence", "overconfidence"):  # tasks have equally many images
@@ -51,7 +60,7 @@ def test_error_follows_from_the_bins(measured: ProbeResult) -> None:
     some = count > 0
     assert bool((interval[..., 0] <= accuracy + 1e-9)[some].all())
     assert bool((interval[..., 1] >= accuracy - 1e-9)[some].all())
-    assert float(confidence[~some].abs().sum() + accuracy[~some].abs().sum()) == 0
+    assert float(confidence[~some].abs().sum() + accuracy[~some].abs().sum() + interval[~some].abs().sum()) == 0
 
 
 def test_both_errors_by_hand() -> None:

@@ -2,6 +2,8 @@
 
 import json
 from io import StringIO
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -11,7 +13,8 @@ from perdure.errors import WrongValue
 from perdure.methods.gpm import GPM
 from perdure.nets.alexnet import SlimAlexNet
 from perdure.nets.network import Network
-from perdure.probes.capacity import Capacity
+from perdure.ops.capacity import forecast
+from perdure.probes.capacity import Capacity, in_percent, own_account
 from perdure.probes.probe import ProbeResult, TrainedMethod
 from perdure.report.probes import Result, capacity
 from perdure.seeding import chance
@@ -87,6 +90,47 @@ def test_forecast_can_be_checked_against_what_came(found: ProbeResult) -> None:
     off = [abs(check["said"] - layers[check["layer"]]["percent"][2]) for check in told["checks"]]
     assert told["error"] == pytest.approx(sum(off) / 5)
     assert told["error"] == min(told["errors"][model] for model in ("share", "count", "fading"))
+
+
+def test_a_forecast_in_percent_by_hand() -> None:
+    """Two layers that take a tenth with each task: "count" is right throughout, and so it is taken."""
+    shares = {"a": [0.1, 0.2, 0.3], "b": [0.5, 0.6, 0.7]}
+    told = in_percent(forecast(shares, free=0.05), shares)
+    assert (told["model"], told["ends_in"], told["tasks_left"]) == ("count", "b", 2)  # 0.8, 0.9, and 1.0 is too much
+    assert told["error"] == pytest.approx(0, abs=1e-9)
+    assert told["errors"]["unchanged"] == pytest.approx(10)
+    # "share": of 0.9 and 0.4 that were free 0.1 were taken, then 0.1 of 0.8 and 0.4 …; the error is in percent points
+    assert told["errors"]["share"] == pytest.approx(100 * (abs(0.2 + 0.8 / 9 - 0.3) + abs(0.6 + 0.4 / 5 - 0.7)) / 2)
+    for name, ahead in (("a", [40, 50, 60]), ("b", [80, 90, 100])):
+        assert told["layers"][name]["rate"] == pytest.approx(10)
+        assert told["layers"][name]["ahead"] == pytest.approx(ahead)
+    assert [told["layers"][name]["tasks_left"] for name in "ab"] == [6, 2]
+    assert told["by_model"]["count"] == 2
+    assert [(check["layer"], check["said"], check["was"]) for check in told["checks"]] == [
+        ("a", pytest.approx(30), pytest.approx(30)),
+        ("b", pytest.approx(70), pytest.approx(70)),
+    ]
+
+
+def test_other_rules_end_with_the_layer_that_is_full_first() -> None:
+    shares = {"slow": [0.1, 0.15, 0.2], "fast": [0.1, 0.3, 0.5]}
+    by_rule = in_percent(forecast(shares, free=0.05), shares)["by_model"]
+    assert by_rule["count"] == 2  # 0.7, 0.9, and 1.1 is too much; the slow one has 15
+
+
+def test_a_method_s_own_account_is_of_what_is_no_longer_free() -> None:
+    def account(**facts: dict[str, Any]) -> dict[str, float]:
+        return own_account(SimpleNamespace(facts=lambda: facts))  # type: ignore[arg-type]
+
+    assert account(basis={"fc": (3, 12)}) == {"fc": 25.0}
+    assert account(free={"fc": 0.3}) == {"fc": pytest.approx(70.0)}
+    assert account() == {}
+
+
+def test_inputs_that_a_layer_was_shown_are_counted(trained: TrainedMethod) -> None:
+    """Linear layers see as many as there are images."""
+    layers = Capacity(images=20).measure(trained).figures["layers"]
+    assert (layers["fc1"]["shown"], layers["fc2"]["shown"]) == (20, 20)
 
 
 def test_one_task_has_no_forecast_and_says_so(trained: TrainedMethod) -> None:

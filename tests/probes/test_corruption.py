@@ -78,6 +78,8 @@ def test_intervals_are_of_images_not_of_corruptions(trained):
     assert found.figures["images"] == n
     sizes = torch.tensor([len(task.test) for task in trained.tasks])
     hits = (found.arrays["acc"] * sizes / 100).sum(2)
+    clean = round(float((torch.tensor(found.figures["clean"]["by_task"]) * sizes / 100).sum()))
+    assert found.figures["clean"]["interval"] == pytest.approx(list(wilson(clean, n)))
     assert found.figures["intervals"][1][0] == pytest.approx(list(wilson(round(float(hits[1, 0])), n)))
     assert found.figures["corrupted"]["interval"] == pytest.approx(list(wilson(round(float(hits.mean())), n)))
 

@@ -1,4 +1,7 @@
 import json
+import math
+from itertools import combinations
+from statistics import fmean
 
 import numpy as np
 import pytest
@@ -7,6 +10,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from perdure.errors import WrongValue
+from perdure.ops.geometry import trained_plane
 from perdure.ops.losses import uniformity
 from perdure.probes.geometry import Geometry
 from perdure.probes.probe import ProbeResult, TrainedMethod
@@ -47,6 +51,50 @@ def test_circle_has_every_image_with_its_task_and_label(trained: TrainedMethod) 
     expected = [y for task in range(3) for _, ys in trained.model(task, "valid").batches(30) for y in ys.tolist()]
     assert arrays["label"].tolist() == expected
     torch.testing.assert_close(arrays["features2d"].norm(dim=1), torch.ones(90))
+
+
+def features(trained: TrainedMethod, part: str, images: int) -> tuple[torch.Tensor, list[tuple[int, int]]]:
+    """Of all tasks, with the task and the label of each."""
+    rows, groups = [], []
+    for task in range(len(trained.tasks)):
+        model = trained.model(task, part)  # type: ignore[arg-type]
+        for x, y in model.batches(images):
+            with torch.no_grad():
+                rows.append(model.forward(x).features.double())
+            groups += [(task, label) for label in y.tolist()]
+    return torch.cat(rows), groups
+
+
+def test_figures_of_the_circle_are_those_of_its_points(trained: TrainedMethod) -> None:
+    found = Geometry(images=20).measure(trained)
+    circle, points = found.figures["circle"], found.arrays["features2d"].double()
+    z, groups = features(trained, "test", 20)
+    squared = {pair: float((points[pair[0]] - points[pair[1]]).square().sum()) for pair in combinations(range(60), 2)}
+    alike = [value for (a, b), value in squared.items() if groups[a] == groups[b]]
+    assert circle["uniformity"] == pytest.approx(math.log(fmean(math.exp(-2 * v) for v in squared.values())), rel=1e-4)
+    assert circle["alignment"] == pytest.approx(fmean(alike), rel=1e-4)
+    assert circle["resultant"] == pytest.approx(float(points.mean(0).norm()), rel=1e-4)
+    energies = torch.linalg.svdvals(z).square()
+    assert circle["squared_length"] == pytest.approx(100 * float(energies[:2].sum() / energies.sum()))
+
+
+def test_near_are_the_ten_nearest(trained: TrainedMethod) -> None:
+    found = Geometry(images=20).measure(trained).figures["together"]
+    z, groups = features(trained, "test", 20)
+    foreign = []
+    for place, point in enumerate(z):
+        nearest = (z - point).norm(dim=1).argsort().tolist()[1:11]
+        foreign += [groups[other] != groups[place] for other in nearest]
+    assert found["neighbor_overlap"] == pytest.approx(100 * fmean(foreign))
+
+
+def test_a_trained_head_learns_from_training_images_whatever_is_shown(trained: TrainedMethod) -> None:
+    shown = Geometry(images=20, head="trained").measure(trained).arrays["features2d"]
+    learned_from, groups = features(trained, "train", 20)
+    numbers = torch.tensor([3 * task + label for task, label in groups])
+    plane = trained_plane(learned_from, numbers)
+    expected = torch.nn.functional.normalize(features(trained, "test", 20)[0] @ plane, dim=1)
+    torch.testing.assert_close(shown, expected.float())
 
 
 def test_trained_head_spreads_images_it_has_not_learned_from(trained: TrainedMethod) -> None:

@@ -63,6 +63,10 @@ def test_a_point_by_hand_and_the_plane_has_the_first_two_lines_in_it(trained: Tr
     grid = plane.arrays["grid"]
     share = 100 * sum(height <= float(grid[2, 2]) + 0.1 for height in grid.flatten().tolist()) / 25
     assert plane.headline == {"basin within 0.1 (%)": pytest.approx(share)}
+    bounds = plane.figures["lowest"], plane.figures["loss"], plane.figures["highest"]
+    assert bounds == (min(grid.flatten().tolist()), float(grid[2, 2]), max(grid.flatten().tolist()))
+    assert lines.figures["chance"] == pytest.approx([math.log(3)] * 3)  # of one who guesses among three classes
+    assert plane.figures["chance"] == pytest.approx(math.log(3))
 
 
 @pytest.mark.parametrize(("at", "weights"), [(0.1, (0.6, 0.4, 0)), (0.25, (0, 1, 0)), (0.5, (0, 0, 1))])
@@ -104,6 +108,12 @@ def test_after_a_lesson_the_tasks_known_then_are_looked_at(trained: TrainedMetho
     assert found.figures["loss"] == pytest.approx(known)
     with pytest.raises(WrongValue, match=r"after=2: .* 0 tasks were kept"):
         probe.measure(replace(trained, snapshots=()))
+
+
+def test_after_a_lesson_of_several_tasks_all_of_them_are_looked_at(trained: TrainedMethod) -> None:
+    joint = replace(trained, snapshots=[trained.method])
+    found = Landscape(directions=1, points=3, images=20, after=1).measure(joint)
+    assert found.figures["tasks"] == trained.task_names
 
 
 def test_what_cannot_be_asked(trained: TrainedMethod) -> None:

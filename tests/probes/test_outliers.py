@@ -1,8 +1,10 @@
 """Outliers beside their twins: closed forms on a linear network, and the fixture's runs."""
 
 import json
+import math
 from dataclasses import replace
 from io import StringIO
+from statistics import fmean
 
 import pytest
 import torch
@@ -19,6 +21,8 @@ from perdure.probes.probe import ProbeResult, TrainedMethod
 from perdure.report.probes import Result, outliers
 from perdure.seeding import generator
 from perdure.types import Split, Task
+
+from . import plain
 
 
 class Flat(Backbone):
@@ -80,6 +84,12 @@ def test_past_gradient_is_the_logit_gradient_over_past_classes() -> None:
     loss = nn.functional.cross_entropy(logits, torch.tensor([4, 5, 6, 4, 5]), reduction="sum")
     (gradient,) = torch.autograd.grad(loss, logits)
     torch.testing.assert_close(past_gradient(logits.detach(), 4), gradient[:, :4].abs().sum(1))
+
+
+def test_past_gradient_keeps_the_digits_of_a_network_that_is_sure() -> None:
+    """Logits in single precision, all of whose digits count: the past class has a share of 1 / (1 + e⁴⁰)."""
+    found = past_gradient(torch.tensor([[0.0, 40.0]]), 1)
+    assert float(found) == pytest.approx(1 / (1 + math.exp(40)), rel=1e-12)
 
 
 def test_weight_span_is_one_norm_over_all_tensors() -> None:
@@ -173,6 +183,13 @@ def test_foreign_images_come_from_the_task_before() -> None:
         Outliers(kind="foreign").measure(linear(tasks=1))
 
 
+def test_foreign_images_of_a_third_task_come_from_the_second() -> None:
+    trained = linear()
+    alike = [*trained.tasks[:2], replace(trained.tasks[2], train=trained.tasks[1].train)]
+    found = Outliers(kind="foreign").measure(TrainedMethod(trained.method, alike, snapshots=trained.snapshots))
+    assert [task["excess"]["real"] == 0 for task in found.figures["tasks"]] == [False, False, True]
+
+
 def test_noise_moves_less_than_the_adversary() -> None:
     by_kind = [Outliers(kind=kind).measure(linear()).headline["excess loss"] for kind in ("noise", "adversarial")]
     assert abs(by_kind[0]) < by_kind[1] / 2
@@ -207,6 +224,82 @@ def test_wrong_labels_cost_what_no_gradient_by_pixels_foretells() -> None:
     assert found["excess"]["first_order"] == 0
     assert found["excess"]["real"] != 0
     assert found["past_gradient"]["ratio"] == 1
+
+
+def test_the_right_class_is_that_of_the_image_whatever_its_label_says() -> None:
+    """Images with wrong labels are the same images: no logit of the right class falls."""
+    found = Outliers().measure(contaminated(linear(images=100), 0.2, "labels"))
+    assert claim(found, "Sec. 3.2: r_c falls (logit of the right class)")["held"] == 0
+    assert 0 < claim(found, "Eq. 2")["held"] < 100
+
+
+def every_third_inverted(trained: TrainedMethod) -> TrainedMethod:
+    """Of the second and the third task, every third training image; the first stays clean."""
+    dirty = [trained.tasks[0]]
+    for task in trained.tasks[1:]:
+        x = task.train.x.clone()
+        x[::3] = 1 - x[::3]
+        dirty.append(replace(task, train=replace(task.train, x=x)))
+    return replace(trained, tasks=dirty, clean=trained.tasks)
+
+
+def looked_at(images: int, task: int) -> list[int]:
+    """Which 72 rows: outliers before others, but in the order in which all probes take images."""
+    order = torch.randperm(images, generator=torch.Generator().manual_seed(0)).tolist()
+    outliers = [row for row in order if task > 0 and row % 3 == 0]
+    chosen = {*outliers, *[row for row in order if row not in outliers][: 72 - len(outliers)]}
+    return [row for row in order if row in chosen]
+
+
+def slopes(model: plain.Answers, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    """Of the mean loss, by the weights that all tasks share."""
+    weights = {name: w.clone().requires_grad_() for name, w in model.weights.items() if name.startswith("backbone.")}
+    found = torch.autograd.grad(model.losses(x, y, weights).mean(), list(weights.values()))
+    return dict(zip(weights, found, strict=True))
+
+
+def test_claims_and_layers_by_hand() -> None:
+    """On a network of two layers, in batches of 64 and of 8, of which only outliers count."""
+    trained = every_third_inverted(plain.make().trained)
+    figures = Outliers(images=72).measure(trained).figures
+    grew: dict[str, list[bool]] = {
+        name: [] for name in ("Eq. 2", "r_p rises", "(mean logit of the", "(logit of", "Eq. 3")
+    }
+    steeper = []
+    for task, snapshot in enumerate(trained.snapshots):
+        clean, odd = trained.clean[task].train, trained.tasks[task].train
+        heads = [plain.Answers(snapshot, head, clean) for head in range(task + 1)]
+        rows = looked_at(len(clean), task)
+        for batch in (rows[:64], rows[64:]):
+            y = clean.y[batch]
+            before, after = (slopes(heads[-1], split.x[batch], y) for split in (clean, odd))
+            lengths = [float(torch.cat([part.flatten() for part in side.values()]).norm()) for side in (before, after)]
+            outliers = [row for row in batch if task > 0 and row % 3 == 0]
+            steeper += [lengths[1] > lengths[0]] if outliers else []
+        for row in (row for row in rows if task > 0 and row % 3 == 0):
+            label = int(clean.y[row])
+            sides = [[head(split.x[row : row + 1])[0] for head in heads] for split in (clean, odd)]
+            (past, own), (odd_past, odd_own) = ((torch.cat(logits[:-1]), logits[-1]) for logits in sides)
+            grew["Eq. 2"].append(bool(odd_own.log_softmax(0)[label] < own.log_softmax(0)[label]))
+            grew["r_p rises"].append(bool(odd_past.mean() > past.mean()))
+            grew["(mean logit of the"].append(bool(odd_own.mean() < own.mean()))
+            grew["(logit of"].append(bool(odd_own[label] < own[label]))
+            shares = [torch.cat(logits).softmax(0)[: len(past)].sum() for logits in sides]
+            grew["Eq. 3"].append(bool(shares[1] > shares[0]))
+        if task == 2:
+            norms = {layer: found["clean"] for layer, found in figures["tasks"][2]["weight_gradient"]["layers"].items()}
+            parts = [slopes(heads[-1], clean.x[batch], clean.y[batch]) for batch in (rows[:64], rows[64:])]
+            assert norms == {
+                layer: pytest.approx(fmean(float(part[f"backbone.{layer}.weight"].norm()) for part in parts))
+                for layer in ("conv", "fc")
+            }
+    rises = [task["past_loss_rise"] > 0 for task in figures["tasks"][1:]]
+    found = {claim["claim"]: claim for claim in figures["claims"]}
+    assert len(found) == 7
+    for name, held in {**grew, "Eq. 4": steeper, "Fig. 2a": rises}.items():
+        (claim_of,) = [claim for text, claim in found.items() if name in text]
+        assert (claim_of["of"], claim_of["held"]) == (len(held), pytest.approx(100 * fmean(held))), name
+    assert len({claim["held"] for claim in found.values()}) > 3  # they are told apart
 
 
 def test_a_task_without_outliers_among_contaminated_ones_has_no_figures() -> None:

@@ -3,10 +3,15 @@
 import pytest
 import torch
 
+from perdure.methods.finetune import FineTune
+from perdure.nets.network import Network
 from perdure.ops.attacks import Ball, random_signs
 from perdure.ops.metrics import wilson
-from perdure.probes.probe import Cost, TrainedMethod, accuracy, at_most, interval
+from perdure.probes.probe import Cost, TaskModel, TrainedMethod, accuracy, at_most, interval
 from perdure.seeding import generator
+from perdure.types import Split
+
+from . import plain
 
 
 def test_models_are_those_of_all_tasks_and_answer_right_or_wrong(trained: TrainedMethod) -> None:
@@ -18,6 +23,16 @@ def test_models_are_those_of_all_tasks_and_answer_right_or_wrong(trained: Traine
     x, y = next(iter(model.batches(20)))
     assert model.right(x, y).tolist() == (model.logits(x).argmax(1) == y).tolist()
     assert trained.progress.done == Cost(forwards=40)
+
+
+def test_images_come_in_the_precision_of_the_network() -> None:
+    """Also those that are stored as bytes."""
+    net = Network(plain.Tiny()).double()
+    net.add_head(2)
+    split = Split(torch.randint(256, (4, 3, 8, 8), dtype=torch.uint8), torch.zeros(4, dtype=torch.int64))
+    ((x, _),) = TaskModel(FineTune(net), 0, split).batches()
+    assert x.dtype == torch.float64
+    assert 0 <= float(x.min()) < float(x.max()) <= 1
 
 
 def test_accuracy_and_its_interval() -> None:

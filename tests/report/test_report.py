@@ -10,7 +10,7 @@ from perdure.ops.statistics import Group, Interval
 from perdure.report.figures import accuracy_matrix, curves
 from perdure.report.style import ink, shade
 from perdure.report.table import Table
-from perdure.report.tables import comparison, differences, matrix, measured, summary
+from perdure.report.tables import comparison, differences, duration, matrix, measured, summary
 
 RECORD = {
     "method": "gpm",
@@ -93,6 +93,72 @@ def test_what_does_not_fit_is_numbered_then_rounded_then_summed_up() -> None:
     assert "90.0" in at(200)
     assert "90.0" not in at(80)
     assert "forgotten" in at(60)
+
+
+def test_the_narrowest_form_has_the_first_the_last_and_what_is_gone_of_the_best() -> None:
+    rows = [[70.0], [90.0, 60.0], [80.0, 50.0, 40.0]]
+    found: Table | None = matrix({"method": "gpm", "task_names": ["a", "b", "c"], "accuracy_matrix": rows})
+    while found is not None and found.narrower is not None:
+        found = found.narrower
+    assert found is not None
+    assert [[cell.text for cell in row] for row in found.rows] == [
+        ["1", "a", "70.0", "80.0", "10.0"],  # it was 90 in between
+        ["2", "b", "60.0", "50.0", "10.0"],
+        ["3", "c", "40.0", "40.0", "0.0"],
+        ["", "mean", "56.7", "56.7", "6.7"],
+    ]
+
+
+def test_figures_have_as_many_digits_as_their_size_needs() -> None:
+    values = {"a": 1000.0, "b": 999.9, "c": 10.0, "d": 9.99, "e": 1.0, "f": 0.999}
+    groups = [Group("gpm", where, "", ({"seed": 1, **values},)) for where in ("six", "five")]  # which keep rows as rows
+    assert [cell.text for cell in measured(groups, list(values)).rows[0]][2:] == [
+        "1000",
+        "999.9",
+        "10.0",
+        "9.99",
+        "1.00",
+        "0.999",
+    ]
+
+
+def test_what_is_measured_stands_upright_unless_figures_are_more_than_methods() -> None:
+    groups = [Group(method, "six", "", ({"seed": 1, "x": 2.0, "y": 3.0},)) for method in ("gpm", "rcl", "ewc")]
+    upright, turned = measured(groups, ["x", "y"]), measured(groups[:1], ["x", "y"])
+    assert [column.name for column in upright.columns] == ["method", "x", "y"]
+    assert [column.name for column in turned.columns] == ["figure", "gpm"]
+    assert [[cell.text for cell in row] for row in turned.rows] == [["x", "2.00"], ["y", "3.00"]]
+
+
+def test_robust_figures_are_better_the_higher_and_others_are_not_judged() -> None:
+    figures = {"robust ACC": 50.0, "noise 4/255": 60.0, "ECE": 5.0}
+    groups = [
+        Group(method, "six", "", ({"seed": 1, **{name: value + more for name, value in figures.items()}},))
+        for method, more in (("gpm", 0.0), ("rcl", 1.0), ("ewc", 0.5))
+    ]
+    found = measured(groups, list(figures))
+    assert [[cell.bold for cell in row] for row in found.rows] == [[False] * 4, [False, True, True, False], [False] * 4]
+
+
+def test_a_difference_is_over_as_many_seeds_as_its_longer_figure_has() -> None:
+    one, other = (Group(method, "six", "", ()) for method in ("gpm", "ewc"))
+    figures = {"acc": Interval(1.0, 0.5, 1.5, 3), "bwt": Interval(2.0, 1.0, 3.0, 2)}
+    ((_, name, pairs, acc, bwt),) = [[cell.text for cell in row] for row in differences([(one, other, figures)]).rows]
+    assert (name, pairs, acc, bwt) == ("gpm − ewc", "3", "+1.00 [+0.50, +1.50]", "+2.00 [+1.00, +3.00]")
+
+
+def test_durations_change_their_unit_where_numbers_grow_long() -> None:
+    seconds = (9.94, 10, 119, 120, 7199, 7200, 72 * 3600 - 1, 72 * 3600)
+    assert [duration(second) for second in seconds] == [
+        "9.9 s",
+        "10 s",
+        "119 s",
+        "2 min",
+        "120 min",
+        "2.0 h",
+        "72.0 h",
+        "3.0 days",
+    ]
 
 
 def test_better_is_darker_and_can_be_read() -> None:
