@@ -1,5 +1,6 @@
 """What a method keeps comes back whole."""
 
+import pytest
 import torch
 from torch import nn
 
@@ -27,3 +28,26 @@ def test_a_trainable_bank_holds_parameters() -> None:
     assert [name for name, _ in again.named_parameters()] == ["grown.fc1"]
     assert isinstance(again.grown["fc1"], nn.Parameter)
     assert len(again.grown) == 1
+
+
+@pytest.mark.parametrize("trainable", [False, True])
+def test_what_was_saved_stays_as_it_was(trainable: bool) -> None:
+    """Projectors are written in place, scales are trained: neither may reach into a state that somebody else holds."""
+    given, bank, again = torch.ones(2, 3), TensorBank(trainable), TensorBank(trainable)
+    bank["fc1"] = given
+    state = bank.state_dict()
+    again.load_state_dict(state)
+    with torch.no_grad():
+        again["fc1"].zero_()
+        assert bool(state["fc1"].all())
+        if trainable:
+            bank["fc1"].zero_()
+            assert bool(given.all())
+
+
+def test_tensors_are_laid_out_as_they_come_back_from_a_file() -> None:
+    """Or a run that goes on from a file would round otherwise than one that went straight on."""
+    for trainable in (False, True):
+        bank = TensorBank(trainable)
+        bank["fc1"] = torch.ones(3, 2).T
+        assert bank["fc1"].is_contiguous()

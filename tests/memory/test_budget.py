@@ -86,6 +86,13 @@ def test_rounded_bases_are_extended_as_exact_ones_are() -> None:
         torch.testing.assert_close(one @ one.T, other @ other.T, atol=1e-2, rtol=0)
 
 
+def test_rounded_bases_stay_rounded_where_there_is_room_again() -> None:
+    first, second = tasks(2)
+    rounded = {name: basis.half() for name, basis in unlimited([first]).items()}
+    found = extend_within(10**9, rounded, second, THRESHOLD)
+    assert {basis.dtype for basis in found.values()} == {torch.float16}
+
+
 def test_nothing_new_where_the_old_alone_are_too_many() -> None:
     first, second = tasks(2)
     old = unlimited([first])

@@ -20,6 +20,8 @@ def test_alexnet_has_the_published_sizes() -> None:
     net = AlexNet((3, 32, 32))
     assert count(net, wide=True) == 6_499_328
     assert count(net, wide=False) == 9_088
+    assert (net.light, net.heavy) == (0.2, 0.5)
+    assert (SlimAlexNet((3, 32, 32)).light, SlimAlexNet((3, 32, 32)).heavy) == (0.0, 0.0)
     assert [tuple(layer.weight.shape) for layer in net.layers().values()] == [
         (64, 3, 4, 4),
         (128, 64, 3, 3),
