@@ -91,7 +91,7 @@ def test_methods_are_compared_by_mean_deviation_and_each_seed() -> None:
         group("rcl", {"acc": 80.0, "bwt": None}),
     ]
     figure = Figure()
-    figures._draw_comparison(figure, groups)
+    figures.comparison(groups, lambda draw: draw(figure) or b"")
     acc, bwt = figure.axes
     (mean, caps, (bar,)) = acc.containers[0]  # type: ignore[attr-defined]
     assert data(mean) == ([72.0], [0.0])
@@ -115,7 +115,7 @@ def test_over_tasks_the_mean_of_seeds_is_drawn_and_joint_learning_is_a_level() -
         group("gpm", {"accuracy_matrix": ROWS[:2]}, where="five"),
     ]
     figure = Figure()
-    figures._draw_over_tasks(figure, groups)
+    figures.accuracy_over_tasks(groups, lambda draw: draw(figure) or b"")
     six, five = figure.axes
     assert named(six) == {
         "gpm": ([1, 2, 3], pytest.approx([85, 65, (185 + 105) / 6])),
