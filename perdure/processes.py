@@ -10,6 +10,8 @@ from pathlib import Path
 
 import perdure
 
+MOST_THREADS = 1024  # that torch may be asked to compute with; it would try to start any number of them
+
 
 def python(*words: str) -> list[str]:
     """The command that runs Python with these words."""

@@ -1,11 +1,9 @@
 """`perdure`: the verbs. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 and 143 interrupted by Ctrl-C and SIGTERM."""
 
-if (
-    __name__ == "__main__"
-):  # as the command itself does, for which Ctrl-C while all this is imported is no error, either
-    from perdure.__main__ import main as start
+if __name__ == "__main__":  # as the command itself, for which Ctrl-C while all this is imported is no error, either
+    import runpy
 
-    start()
+    runpy.run_module("perdure", run_name="__main__")
 
 import json
 import sys
