@@ -28,11 +28,11 @@ import tomli_w
 import torch
 from finished_runs import rewrite_record
 from forgery import forge as forge_checkpoint
+from forgery import tensor_sum
 from image_files import idx
 from PIL import Image
 from safetensors import safe_open
 
-from perdure.data import cache
 from perdure.data.readers.idx import read_idx
 from perdure.files import parse_toml
 from perdure.lab import index, store
@@ -387,7 +387,7 @@ def forge_copy(path: Path, chance: Random) -> str:
         tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 — not a dictionary
     if chance.random() < 0.5:
         about = edit_tensors(tensors, chance)
-        metadata["sums"] = json.dumps({name: cache._checksum(tensor) for name, tensor in tensors.items()})
+        metadata["sums"] = json.dumps({name: tensor_sum(tensor) for name, tensor in tensors.items()})
     else:
         facts, about = edit_tree(json.loads(metadata["facts"]), chance)
         metadata["facts"] = as_json(facts)
@@ -438,9 +438,9 @@ def forge_pickle(path: Path, chance: Random) -> str:
     content = pickle.loads(path.read_bytes(), encoding="bytes")  # written by this program
     key = chance.choice(list(content))
     kind = chance.choice(["value", "value", "array", "array", "gone", "key", "all"])
-    if kind == "array":
-        content[key], kind = edit_array(np.asarray(content[key]), chance)
-    elif kind == "value":
+    if kind == "array" and (found := np.asarray(content[key])).dtype.kind in "iu" and found.ndim:  # not of names
+        content[key], kind = edit_array(found, chance)
+    elif kind in ("value", "array"):
         content[key] = value = chance.choice([odd(chance), [odd(chance)] * 10, (1, 2), b"\xff", {1: 2}, 1j, 2**200])
         kind = f"{value!r:.40}"
     elif kind == "gone":

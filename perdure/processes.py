@@ -17,6 +17,7 @@ import perdure
 # one (benchmarks/busy.py, docs/speed.md).
 OPENMP = {"GOMP_SPINCOUNT": "10000", "KMP_BLOCKTIME": "1"}  # GNU's, in turns of its loop; LLVM's, in milliseconds
 OPENMP_NAMES = ("OMP_WAIT_POLICY", *OPENMP)
+MOST_THREADS = 1024  # that torch may be asked to compute with; it would try to start any number of them
 
 
 def python(*words: str) -> list[str]:

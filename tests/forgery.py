@@ -23,12 +23,12 @@ def forge(path: Path, change: Callable[[dict[str, Any], dict[str, Tensor]], obje
         facts = json.loads(file.metadata()[KEY].partition(" ")[2])
         tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 — not a dictionary
     change(facts, tensors)
-    facts["sums"] = {name: _sum(tensor) for name, tensor in tensors.items()}
+    facts["sums"] = {name: tensor_sum(tensor) for name, tensor in tensors.items()}
     header = facts.pop("raw", None) or json.dumps(facts)
     metadata = {KEY: f"{zlib.crc32(header.encode()):08x} {header}"}
     safetensors.torch.save_file(tensors, path, metadata)
 
 
-def _sum(tensor: Tensor) -> int:
+def tensor_sum(tensor: Tensor) -> int:
     """As checkpoints have it, also of types that numpy does not know."""
     return zlib.crc32(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data) if tensor.numel() else 0

@@ -1,22 +1,25 @@
 """Odd values: each is refused in one line that can be read, at once, before anything is trained."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from perdure import registry
-from perdure.cli.main import app
+from perdure.cli.main import app, main
 from perdure.cli.options import print_error, stderr
 from perdure.data.benchmarks.synthetic import synthetic
 from perdure.errors import UsageError, WrongValue
 from perdure.lab.build import resolve_device
+from perdure.lab.executors import make_executor
 from perdure.lab.index import find_run
 from perdure.lab.outlier_spec import outlier_specs
 from perdure.lab.probe_run import probe_spec
 from perdure.lab.search import make_search, parse_range
 from perdure.lab.spec import assignments, spec
+from perdure.lab.study_file import read
 
 LONG = "9" * 400
 
@@ -166,3 +169,33 @@ def test_a_synthetic_stream_beyond_all_memory(name):
     with pytest.raises(WrongValue, match=rf"synthetic: .*{name}=9223372036854775807.* do not fit in memory") as caught:
         synthetic(seed=1, **{name: 2**63 - 1})
     assert len(str(caught.value)) < 250
+
+
+@pytest.mark.parametrize("words", [("run", "gpm", "synthetic"), ("study", "six"), ("search", "gpm", "six"), ("bench",)])
+def test_more_threads_than_any_machine_has(words, monkeypatch):
+    for threads in ("0", "1025", "9" * 20):
+        monkeypatch.setattr(sys, "argv", ["perdure", *words, "--threads", threads])
+        with stderr.capture() as captured, pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 2
+        assert captured.get().startswith("perdure: invalid value for '--threads': ")
+
+
+@pytest.mark.parametrize("threads", [0, 1025, 10**20])
+def test_more_threads_in_a_study(threads, tmp_path):
+    with pytest.raises(WrongValue, match=rf"threads={threads} is not allowed; use a whole number from 1 to 1024"):
+        make_executor(threads=threads)
+    file = tmp_path / "study.toml"
+    file.write_text(f'methods = ["gpm"]\nbenchmarks = ["synthetic"]\nseeds = [1]\nthreads = {threads}\n')
+    with pytest.raises(
+        WrongValue, match=rf"threads={threads} is not allowed; threads takes a whole number from 1 to 1024"
+    ):
+        read(file)
+
+
+def test_usage_with_a_long_word_is_one_line_of_bounded_length(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["perdure", "data", LONG_NAME])
+    with stderr.capture() as captured, pytest.raises(SystemExit):
+        main()
+    assert captured.get().startswith("perdure: no such command 'xxx")
+    assert len(captured.get()) < 500

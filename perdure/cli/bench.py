@@ -10,6 +10,7 @@ from rich.table import Table
 
 from perdure.cli.options import AsJson, guarded, note, stdout
 from perdure.errors import Interrupted, WrongValue
+from perdure.processes import MOST_THREADS
 
 ABOUT = {  # how each kind of ratio reads; the key's ending tells the kind
     "_over_bare": "step ÷ the bare forward and backward passes it needs",
@@ -25,7 +26,7 @@ def join(app: typer.Typer) -> None:
 
 def bench_verb(
     rounds: Annotated[int, typer.Option(min=1, metavar="N", help="Turns of each comparison; more are steadier.")] = 15,
-    threads: Annotated[int, typer.Option(min=1, metavar="N", help="Threads of torch.")] = 2,
+    threads: Annotated[int, typer.Option(min=1, max=MOST_THREADS, metavar="N", help="Threads of torch.")] = 2,
     only: Annotated[
         list[str], typer.Option(metavar="METHOD", help="Steps of this method only, e.g. gpm or 'rcl shared'.")
     ] = [],  # noqa: B006

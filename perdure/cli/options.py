@@ -17,6 +17,7 @@ from typer.models import CommandFunctionType
 
 from perdure.data.paths import one_line
 from perdure.errors import PerdureError, UsageError, WrongValue, short
+from perdure.processes import MOST_THREADS
 
 P = ParamSpec("P")
 # Names of files and tasks are printed as they are: brackets are no markup, and :cat: is no picture of one.
@@ -34,7 +35,11 @@ Device = Annotated[str, typer.Option(metavar="NAME", help="Where to compute: cpu
 Threads = Annotated[
     int | None,
     typer.Option(
-        min=1, metavar="N", help="Threads of torch; another number changes the last digits.", show_default="torch's own"
+        min=1,
+        max=MOST_THREADS,
+        metavar="N",
+        help="Threads of torch; another number changes the last digits.",
+        show_default="torch's own",
     ),
 ]
 Trackers = Annotated[list[str], typer.Option(metavar="NAME[:PLACE]", help="Also log to tensorboard, mlflow or wandb.")]
@@ -68,7 +73,8 @@ Jobs = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="How many runs at a time.", show_default="1, or one per GPU")
 ]
 RunThreads = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="Threads of each run.", show_default="the study's, else 1")
+    int | None,
+    typer.Option(min=1, max=MOST_THREADS, metavar="N", help="Threads of each run.", show_default="the study's, else 1"),
 ]
 Dry = Annotated[bool, typer.Option("--dry", help="Only say what is done already and what the rest costs.")]
 
@@ -185,7 +191,7 @@ UsageProblem: type[Any] = typer.BadParameter.__bases__[0]
 
 def _usage_line(error: Any) -> str:
     """Such as: missing argument 'METHOD' (see `perdure run --help`)"""
-    text = error.format_message().rstrip(".")
+    text = short(error.format_message().rstrip("."), 400)
     help_of = error.ctx.command_path if error.ctx is not None else "perdure"
     return f"{text[:1].lower()}{text[1:]} (see `{help_of} --help`)"
 

@@ -25,6 +25,7 @@ from perdure.cli.options import (
     stderr,
 )
 from perdure.cli.page import Format, Page
+from perdure.processes import MOST_THREADS
 from perdure.report.table import Column, Table, table
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def search(
         int | None, typer.Option(min=1, metavar="N", help="How many runs at a time.", show_default="1")
     ] = None,
     on: Where = "local",
-    threads: Annotated[int, typer.Option(min=1, metavar="N", help="Threads of each run.")] = 1,
+    threads: Annotated[int, typer.Option(min=1, max=MOST_THREADS, metavar="N", help="Threads of each run.")] = 1,
     at_once: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Proposals a round.", show_default="jobs, on Ray 8")
     ] = None,

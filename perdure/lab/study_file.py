@@ -15,6 +15,7 @@ from perdure import registry
 from perdure.errors import UnknownName, UsageError, WrongValue
 from perdure.files import parse_toml, read_toml
 from perdure.lab.spec import RunSpec, plan_options, shipped_files, spec
+from perdure.processes import MOST_THREADS
 
 Scalar = bool | int | float | str
 Names = Annotated[list[str], Field(min_length=1)]
@@ -57,7 +58,7 @@ class Header(Form):
 
     about: str = Field("", description="a line of text")
     probes: list[str] = Field([], description="a list of names, see `perdure ls probes`, such as pgd or pgd(steps=50)")
-    threads: int = Field(1, ge=1, description="a whole number ≥ 1")
+    threads: int = Field(1, ge=1, le=MOST_THREADS, description=f"a whole number from 1 to {MOST_THREADS}")
     against: str | None = Field(None, description="the name of a method")
     table: str = Field("", description="a table that needs no runs: " + ", ".join(FACT_TABLES))
     paper: str = Field("", description="a table of the paper, to compare with: " + ", ".join(PAPER_TABLES))

@@ -507,6 +507,16 @@ def test_memory_that_does_not_fit_the_network(number: int, checkpoints: dict[str
         checkpoint.load(file, asked.plan).restore(build(asked, stream), stream.shape)
 
 
+def test_replayed_images_of_another_size_are_set_aside(tmp_path: Path) -> None:
+    with pytest.raises(Pull):
+        run_spec(small("er"), out=tmp_path, callback=StopAfter(), every=0)
+    newest = max(tmp_path.rglob("checkpoint/*.safetensors"))
+    forge(newest, tensor("memory.x", lambda t: t[:, :, :4]))
+    log = Log()
+    run_spec(small("er"), out=tmp_path, callback=log)
+    assert log.warnings == [f"{newest}: does not fit its run (replayed images); set aside as {newest.name}.damaged-1"]
+
+
 def test_a_space_that_is_missing_is_done_without(tmp_path: Path) -> None:
     asked = small("trgp")
     with pytest.raises(Pull):
