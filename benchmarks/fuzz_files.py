@@ -49,7 +49,17 @@ from perdure.train.callbacks import Callback, StepContext  # noqa: E402
 
 CLASSES = ("same", "one line", "set aside", "other content")
 KINDS = ("store", "checkpoint", "data", "folder", "study")
-TIMES = ("seconds", "finished", "files", "check", "epoch", "run", "seconds_in_parallel", "threads")
+TIMES = (
+    "seconds",
+    "evaluation_seconds",
+    "finished",
+    "files",
+    "check",
+    "epoch",
+    "run",
+    "seconds_in_parallel",
+    "threads",
+)
 LISTED = '"damaged"'  # the state of a run, in JSON
 SAID = (
     "perdure: ",

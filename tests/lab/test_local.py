@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+from perdure import registry
 from perdure.errors import WrongValue
 from perdure.lab.execute.job import Event, Executor, Job, run_job
 from perdure.lab.execute.local import LocalExecutor, Process, cores, visible_gpus
@@ -167,6 +168,7 @@ def test_methods_of_other_packages_are_found_and_may_print(tmp_path: Path, monke
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: loud\nVersion: 1\n")
     (about / "entry_points.txt").write_text("[perdure.methods]\nloud = loud:Loud\n")
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(registry, "_of_other_packages", registry._of_other_packages.__wrapped__)  # not as found before
     events = do(LocalExecutor(), [job(tmp_path / "runs", "loud", epochs=1)])
     assert [event.kind for event in events] == ["started", "epoch", "epoch", "done"]
 
