@@ -72,7 +72,8 @@ def _own_stream(spec: RunSpec, found: Any) -> Stream:
 def build(spec: RunSpec, stream: Stream) -> Method:
     """The method with a fresh network, whose weights depend on the seed alone."""
     with first_weights(spec.seed):
-        net = Network(registry.networks.load(spec.network)(stream.shape))
+        found = registry.networks.load(spec.network)(stream.shape)
+        net = found if isinstance(found, Network) else Network(found, spec.plan.statistics)
     method: Method = registry.methods.load(spec.method)(net, **spec.values)
     return method
 

@@ -16,6 +16,7 @@ from perdure.methods.gpm import GPM
 from perdure.methods.method import Need
 from perdure.nets.network import Network
 from perdure.ops.gradients import ascent_grad, clip, grad
+from perdure.ops.layers import Kind
 from perdure.ops.soft_projection import parts_inside
 from perdure.ops.subspace import extend
 from perdure.schema import Count, Positive, Reading, Share, Weight
@@ -25,6 +26,7 @@ from perdure.types import Batch, Gradient, Lesson, Weights
 class FSDGPM(GPM):
     may_need: ClassVar[frozenset[Need]] = frozenset({"task-identity", "stored-data"})
     state_attributes: ClassVar[tuple[str, ...]] = ("lr_scale", "filling", "attached")
+    protects: ClassVar[tuple[Kind, ...]] = ("linear", "conv")
 
     def __init__(
         self,
@@ -119,7 +121,7 @@ class FSDGPM(GPM):
 
     def project(self, update: Gradient) -> Gradient:
         """Away from the remembered directions, from each as much as it is important."""
-        moving = update if self.learn_norms else self.without_norms(update)
+        moving = update if self.learn_norms else self.allowed(update)
         inside = self.inside(moving, dict(self.importance.items()))
         return {**moving, **{name: moving[name] - part for name, part in inside.items()}}
 

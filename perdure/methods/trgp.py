@@ -14,6 +14,7 @@ from perdure.memory.bank import TensorBank
 from perdure.methods.gpm import GPM
 from perdure.nets.network import Network
 from perdure.ops.gradients import grad
+from perdure.ops.layers import Kind
 from perdure.ops.subspace import extend
 from perdure.ops.trust_region import joint_space, related, scaled, scaled_by_inputs
 from perdure.schema import Count, Reading, Share
@@ -22,6 +23,7 @@ from perdure.types import Gradient, Lesson, Weights
 
 class TRGP(GPM):
     state_attributes: ClassVar[tuple[str, ...]] = ("learning",)
+    protects: ClassVar[tuple[Kind, ...]] = ("linear", "conv")
 
     def __init__(
         self,
@@ -66,7 +68,7 @@ class TRGP(GPM):
 
     def weights(self, task: int | None = None) -> Weights:
         """W + Σ W B (S − I) Bᵀ, with the scales of the task; the lesson's at hand for its own tasks."""
-        weights, names = super().trainable(), self.net.weight_names()
+        weights, names = dict(super().weights(task)), self.net.weight_names()
         scale = scaled_by_inputs if self.training else scaled
         changed = {names[layer]: scale(weights[names[layer]], pairs) for layer, pairs in self.spaces_of(task).items()}
         return {**weights, **changed}
@@ -82,9 +84,9 @@ class TRGP(GPM):
             by_layer.setdefault(layer, []).append((self.spaces[old, layer], scale))
         return by_layer
 
-    def without_norms(self, gradient: Gradient) -> Gradient:
+    def allowed(self, gradient: Gradient) -> Gradient:
         """As GPM; the released code leaves batch norm free."""
-        return gradient if self.variant == "released" else super().without_norms(gradient)
+        return gradient if self.variant == "released" else super().allowed(gradient)
 
     def end(self, lesson: Lesson) -> None:
         """Freeze the scales; find the task's own space; add what is new in it to the memory. The released code looks at

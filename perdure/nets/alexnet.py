@@ -18,6 +18,7 @@ class AlexNet(Backbone):
     """
 
     independent = True
+    channels_last = True
 
     def __init__(
         self,
