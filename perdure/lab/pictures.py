@@ -9,6 +9,8 @@ runs/studies/<name>/
     summary.csv, measured.csv, differences.csv, paper.csv  the same, a file for each
     comparison.png      ACC and BWT of each method
     accuracy.png        mean accuracy over tasks seen, after each task
+    new-tasks.png       accuracy on each task just after it was learned
+    matrices.png        the accuracy matrix of each method, of its first seed
     report.html         all of it on one page, see `report.py`
 """
 
@@ -155,5 +157,7 @@ def write_study(
         files[folder / "comparison.png"] = lambda: figures.comparison(groups)
     if pictures and any(map(figures.with_matrix, groups)):
         files[folder / "accuracy.png"] = lambda: figures.accuracy_over_tasks(groups)
+        files[folder / "new-tasks.png"] = lambda: figures.new_task_accuracy(groups)
+        files[folder / "matrices.png"] = lambda: figures.matrices(groups)
         files[folder / "report.html"] = page
     return save(files, warn)
