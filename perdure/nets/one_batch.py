@@ -34,8 +34,8 @@ def forward_as_one(pieces: Sequence[Tensor], forward: Callable[[Tensor], Tensor]
         known.append(mode.statistics())
 
 
-class _Gathered(Exception):  # noqa: N818 — not an error: the rest of this forward is not needed
-    pass
+class _Gathered(Exception):
+    """The rest of this forward is not needed."""
 
 
 class _Norms(TorchFunctionMode):
