@@ -305,8 +305,10 @@ def _draw_matrices(figure: Figure, groups: Sequence[Group]) -> None:
     for axes in grid[len(shown) :]:
         axes.remove()
     for place, (axes, group, run) in enumerate(zip(grid, shown, runs, strict=False)):
-        heat_map(axes, run["accuracy_matrix"], form, bar=place % across == across - 1 or place == len(shown) - 1)
+        heat_map(axes, run["accuracy_matrix"], form, bar=place == across - 1)  # one for all
         matrix_ticks(axes, _tasks(run), _lessons(run))
+        if _lessons(run) == 1 < _tasks(run):
+            axes.set(yticks=[], ylabel="all learned together")
         name = f"{group.name} on {without_file(group.benchmark)}" if several else group.name
         axes.set_title(f"{name}, seed {run['seed']}\n{scores(run)}")
     if len(shown) < len(groups):

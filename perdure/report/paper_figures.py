@@ -121,11 +121,11 @@ def _landscape_data(runs: Runs) -> Table:
 def _draw_landscapes(figure: Figure, runs: Runs) -> None:
     panels = landscape_curves(runs)
     figure.set_size_inches(1.2 + 3.9 * len(panels), 3.4)
-    for letter, axes, (title, chance, curves) in zip(
-        "abcdefghijkl", figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=False
-    ):
+    grid = figure.subplots(1, len(panels), squeeze=False)[0]
+    for place, (axes, (title, chance, curves)) in enumerate(zip(grid, panels, strict=True)):
         _draw_curves(axes, curves, chance)
-        axes.set(title=f"({letter}) {title}", xlabel="step along a random direction (lengths of each filter)")
+        axes.set(title=f"({chr(ord('a') + place)}) {title}" if len(panels) > 1 else title)
+        axes.set(xlabel="step along a random direction (lengths of each filter)")
         axes.set_ylabel("training loss (nats)")
         render.label_ends(axes)
 
@@ -178,22 +178,22 @@ def _draw_span(figure: Figure, runs: Runs) -> None:
     axes = figure.subplots()
     reach = 1.5 * SPANS[-1]
     shown = {method: [point for point in points if point[0] <= reach] for method, points in curves.items()}
-    top = max(loss_at(points, SPANS[-1]) for points in curves.values())
     for (method, points), style in zip(shown.items(), line_styles(list(shown)), strict=True):
         axes.plot(*zip(*points, strict=True), label=method, **style | {"marker": ""})
         marks = [(span, loss_at(curves[method], span)) for span in SPANS]
         axes.plot(*zip(*marks, strict=True), **style | {"linestyle": "", "markersize": 5})
-        for span, loss in marks:
-            rise = loss - points[0][1]
-            axes.annotate(
-                f"{rise:+.2f}".replace("-", "−"), (span, loss), (4, -9), textcoords="offset points", fontsize=7
-            )
+        for span, loss in marks:  # the highest is named above its line, all others below theirs
+            above = loss == max(loss_at(other, span) for other in curves.values())
+            place, side = ((-4, 3), "right") if above else ((4, -9), "left")
+            rise = f"+{render.digits(loss - points[0][1])}".replace("+−", "−")
+            axes.annotate(rise, (span, loss), place, textcoords="offset points", ha=side, fontsize=7)
     for number, span in zip("₁₂", SPANS, strict=True):
         axes.axvline(span, color="0.6", linewidth=0.8, linestyle="--", zorder=0)
         axes.annotate(
             f"ΔW{number} = {span:g}", (span, 1), (3, -2), ("data", "axes fraction"), "offset points", va="top"
         )
-    axes.set(xlim=(0, reach), ylim=(0, 1.35 * top), title=title)
+    highest = max(loss for points in shown.values() for _, loss in points)
+    axes.set(xlim=(0, reach), ylim=(0, 1.2 * highest), title=title)
     axes.set(xlabel="weight span (lengths of each filter)", ylabel="training loss (nats)")
     render.label_ends(axes)
 
