@@ -146,7 +146,7 @@ def span_curves(runs: Runs) -> tuple[str, dict[str, Points]]:
     mean."""
     panels = [panel for panel in panels_of(runs, "landscape") if not _any(panel).values.get("after")]
     panel = panels[0] if panels else panels_of(runs, "landscape")[0]
-    found = {}
+    found: dict[str, Points] = {}
     for method, results in panel.items():
         points = _mean_curve(results)
         half = len(points) // 2
@@ -161,33 +161,38 @@ def loss_at(points: Points, span: float) -> float:
     >>> loss_at([(0.0, 1.0), (0.1, 2.0), (0.2, 4.0)], 0.15)
     3.0
     """
-    return float(np.interp(span, *zip(*points, strict=True)))
+    steps, losses = zip(*points, strict=True)
+    return float(np.interp(span, steps, losses))
+
+
+def _within(curves: Mapping[str, Points]) -> list[float]:
+    """The spans that were measured."""
+    return [span for span in SPANS if span <= min(points[-1][0] for points in curves.values())]
 
 
 def _span_data(runs: Runs) -> Table:
-    rows = [
-        [method, *(f"{loss_at(points, span):.6g}" for span in (0.0, *SPANS))]
-        for method, points in span_curves(runs)[1].items()
-    ]
-    return table("loss at each span", ["method", "loss at W", *(f"loss at {span:g}" for span in SPANS)], rows)
+    _, curves = span_curves(runs)
+    spans = _within(curves)
+    rows = [[method, *(f"{loss_at(points, span):.6g}" for span in (0.0, *spans))] for method, points in curves.items()]
+    return table("loss at each span", ["method", "loss at W", *(f"loss at {span:g}" for span in spans)], rows)
 
 
 def _draw_span(figure: Figure, runs: Runs) -> None:
     title, curves = span_curves(runs)
     figure.set_size_inches(5.4, 3.6)
     axes = figure.subplots()
-    reach = 1.5 * SPANS[-1]
+    spans, reach = _within(curves), 1.5 * SPANS[-1]
     shown = {method: [point for point in points if point[0] <= reach] for method, points in curves.items()}
     for (method, points), style in zip(shown.items(), line_styles(list(shown)), strict=True):
         axes.plot(*zip(*points, strict=True), label=method, **style | {"marker": ""})
-        marks = [(span, loss_at(curves[method], span)) for span in SPANS]
-        axes.plot(*zip(*marks, strict=True), **style | {"linestyle": "", "markersize": 5})
+        marks = [(span, loss_at(curves[method], span)) for span in spans]
+        axes.plot(spans, [loss for _, loss in marks], **style | {"linestyle": "", "markersize": 5})
         for span, loss in marks:  # the highest is named above its line, all others below theirs
             above = loss == max(loss_at(other, span) for other in curves.values())
             place, side = ((-4, 3), "right") if above else ((4, -9), "left")
             rise = f"+{render.digits(loss - points[0][1])}".replace("+−", "−")
             axes.annotate(rise, (span, loss), place, textcoords="offset points", ha=side, fontsize=7)
-    for number, span in zip("₁₂", SPANS, strict=True):
+    for number, span in zip("₁₂", spans, strict=False):
         axes.axvline(span, color="0.6", linewidth=0.8, linestyle="--", zorder=0)
         axes.annotate(
             f"ΔW{number} = {span:g}", (span, 1), (3, -2), ("data", "axes fraction"), "offset points", va="top"
