@@ -100,7 +100,12 @@ class Landscape(Probe):
             "rise_error": (rises.std(1) / self.directions**0.5).tolist() if self.directions > 1 else None,
         }
         arrays = {"steps": torch.tensor(self.steps, dtype=torch.float64), "curves": curves}
-        return ProbeResult(figures, {f"rise at {self.at:g}": fmean(rise)}, arrays)
+        return ProbeResult(figures, {f"rise at {self.at:g}{self._which()}": fmean(rise)}, arrays)
+
+    def _which(self) -> str:
+        """What sets its headline apart from those of other tasks and times."""
+        task = "" if self.task is None else f", task {self.task}"
+        return task if self.after is None else f"{task} after {self.after}"
 
     def _models(self, trained: TrainedMethod) -> list[TaskModel]:
         """Of the tasks that were learned by then, or of one of them."""

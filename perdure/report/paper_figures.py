@@ -187,7 +187,7 @@ def _draw_span(figure: Figure, runs: Runs) -> None:
         axes.plot(*zip(*points, strict=True), label=method, **style | {"marker": ""})
         marks = [(span, loss_at(curves[method], span)) for span in spans]
         axes.plot(spans, [loss for _, loss in marks], **style | {"linestyle": "", "markersize": 5})
-        for span, loss in marks:  # the highest is named above its line, all others below theirs
+        for span, loss in marks if len(curves) <= 2 else ():  # the upper above its line, the lower below
             above = loss == max(loss_at(other, span) for other in curves.values())
             place, side = ((-4, 3), "right") if above else ((4, -9), "left")
             rise = f"+{render.digits(loss - points[0][1])}".replace("+−", "−")

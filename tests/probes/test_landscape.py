@@ -103,6 +103,7 @@ def test_after_a_lesson_the_tasks_known_then_are_looked_at(trained: TrainedMetho
     assert not LINES.needs_snapshots
     assert found.figures["tasks"] == [task.name for task in trained.tasks[:2]]
     assert found.figures["rise_error"] is None
+    assert list(found.headline) == ["rise at 0.1 after 2"]
     assert probe.cost(trained) == trained.progress.done
     known = [evaluate(trained.snapshots[1], trained.tasks[index].test, index).loss for index in (0, 1)]
     assert found.figures["loss"] == pytest.approx(known)
@@ -123,6 +124,7 @@ def test_one_task_alone(trained: TrainedMethod) -> None:
     assert found.figures["tasks"] == [trained.tasks[1].name]
     torch.testing.assert_close(found.arrays["curves"], everything.arrays["curves"][1:2])
     assert probe.cost(alone) == alone.progress.done == Cost(forwards=20 * 2 * 5)
+    assert list(found.headline) == ["rise at 0.1, task 2"]
     with pytest.raises(WrongValue, match="task=3: 2 tasks were learned by then"):
         Landscape(task=3, after=2).cost(trained)
 
