@@ -16,7 +16,7 @@ from perdure.schema import Count, Positive
 from perdure.types import Weights
 
 MOST_POINTS = 1001
-IN_MEMORY = 5000  # images that go through a network at once: those of a task of CIFAR-100 take about 3 GB in AlexNet
+IN_MEMORY = 5000  # images that go through a network at once: those of a task of CIFAR-100 take 2 GB in AlexNet
 NEAR = 0.1  # by how much the loss may have risen where one still is in the basin
 
 
