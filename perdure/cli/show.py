@@ -173,13 +173,14 @@ def _study(name: str) -> Description:
     study = read(name)
     grids = [grid.model_dump(exclude_defaults=True) for grid in study.grids]
     content = {"study": name, "about": study.about, "runs": len(specs(study)), "probes": list(study.probes)}
-    content |= {"threads": study.threads, "against": study.against, "blocks": grids}
+    content |= {"figures": list(study.figures), "threads": study.threads, "against": study.against, "blocks": grids}
     rows = []
     for number, grid in enumerate(grids, 1):
         for i, (key, value) in enumerate(grid.items()):
             text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
             rows.append((str(number) if i == 0 else "", key, text))
     probed = f"; probes: {', '.join(study.probes)}" if study.probes else ""
+    probed += f"; figures: {', '.join(study.figures)}" if study.figures else ""
     command = f"perdure study {name}"
     how = f"{content['runs']} runs{probed}; `{command} --dry` says how long they take, `{command}` does those not done"
     return content, study.about, [_table("what is run", rows, ("block", "name", "value")), how]

@@ -9,6 +9,9 @@ runs/studies/<name>/
     summary.csv, measured.csv, differences.csv, paper.csv  the same, a file for each
     comparison.png      ACC and BWT of each method
     accuracy.png        mean accuracy over tasks seen, after each task
+    new-tasks.png       accuracy on each task just after it was learned
+    matrices.png        the accuracy matrix of each method, of its first seed
+    NAME.png, NAME.csv  a figure of the paper that the study asks for, and what is drawn in it
     report.html         all of it on one page, see `report.py`
 """
 
@@ -25,6 +28,7 @@ from perdure.lab.paper import Comparison
 from perdure.lab.store import read_probe, write
 from perdure.ops.statistics import Difference, Group
 from perdure.report import figures
+from perdure.report.paper_figures import PaperFigure
 from perdure.report.plot import read_epochs
 from perdure.report.probes import Result, renderer, showing
 from perdure.report.table import Table, as_text
@@ -142,6 +146,7 @@ def write_study(
     warn: Warn,
     *,
     page: Callable[[], bytes],
+    drawn: Sequence[PaperFigure] = (),
     pictures: bool = True,
 ) -> list[Path]:
     """All files of a study; a CSV file holds one table, so that of several benchmarks what was measured is in one.
@@ -155,5 +160,20 @@ def write_study(
         files[folder / "comparison.png"] = lambda: figures.comparison(groups)
     if pictures and any(map(figures.with_matrix, groups)):
         files[folder / "accuracy.png"] = lambda: figures.accuracy_over_tasks(groups)
+        files[folder / "new-tasks.png"] = lambda: figures.new_task_accuracy(groups)
+        files[folder / "matrices.png"] = lambda: figures.matrices(groups)
+        for one in drawn:
+            files[folder / f"{one.name}.csv"] = partial(_figure_data, one)
+            files[folder / f"{one.name}.png"] = partial(_figure, one)
         files[folder / "report.html"] = page
     return save(files, warn)
+
+
+def _figure(one: PaperFigure) -> bytes:
+    with showing(one.name):
+        return figures.png(one.draw)
+
+
+def _figure_data(one: PaperFigure) -> bytes:
+    with showing(one.name):
+        return as_text([one.table()], "csv").encode()

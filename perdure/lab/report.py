@@ -16,9 +16,10 @@ from perdure.lab.probe_runs import run_labels
 from perdure.lab.spec import spec, split_name
 from perdure.lab.store import read_probe, read_probes, write
 from perdure.lab.study import StudyResult, notes_on, study_so_far
-from perdure.lab.study_file import Study, shipped
+from perdure.lab.study_file import Study, probe_keys, shipped
 from perdure.ops.statistics import Group, differences, groups, headlines, without_file
 from perdure.report.page import FoundByProbe, Report, ReportedRun
+from perdure.report.paper_figures import PaperFigure
 from perdure.report.plot import read_epochs
 from perdure.schema import values_of
 
@@ -102,6 +103,7 @@ def of_study(result: StudyResult) -> Report:
     if plan.scale != 1:
         facts["scale"] = f"epochs × {plan.scale:g}: not the plan's figures"
     notes, warnings = _split_notes(result.notes)
+    runs = _reported(records, plan.out)
     return Report(
         title=_compared_title(plan.study) if plan.study.where in ("compare", "demo") else f"Study {plan.study.name}",
         command=command,
@@ -111,11 +113,23 @@ def of_study(result: StudyResult) -> Report:
         warnings=[*failed, *warnings],
         tables=result.tables(),
         groups=result.groups,
-        runs=_reported(records, plan.out),
+        runs=runs,
         together=_together(records, plan.out),
+        figures=_figures(plan.study, runs),
         probe_command=partial(_command_of_several, plan.out),
         made_by=perdure.__version__,
     )
+
+
+def _figures(study: Study, runs: Sequence[ReportedRun]) -> list[PaperFigure]:
+    """Those that the study asks for and can be drawn, of what its own probes found, in the order of the probes."""
+    keys = probe_keys(study) if study.figures else []
+    found = []
+    for run in runs:
+        own = {one.key: (one.name, one.result) for one in run.probes}
+        found.append((run.label, [own[key] for key in keys if key in own]))
+    wished = [PaperFigure(name, found) for name in study.figures]
+    return [figure for figure in wished if figure.there()]
 
 
 def _compared_title(study: Study) -> str:

@@ -471,14 +471,16 @@ def _written(result: StudyResult, pictures: bool) -> StudyResult:
     if not plan.done and result.facts is None:
         return result
     found = (result.groups, result.measured, result.tables(), result.notes)
+    report = of_study(result) if pictures and plan.study.figures else None
 
     def page() -> bytes:
         before = b""
         with suppress(OSError):  # there is none yet
             before = read_bytes(plan.folder / "report.html")
-        return of_study(result).html(before)
+        return (report or of_study(result)).html(before)
 
-    files = write_study(plan.folder, *found, warnings.append, page=page, pictures=pictures)
+    drawn = report.figures if report else ()
+    files = write_study(plan.folder, *found, warnings.append, page=page, drawn=drawn, pictures=pictures)
     return replace(result, files=files, notes=[*result.notes, *(f"warning: {text}" for text in warnings)])
 
 

@@ -22,6 +22,13 @@ Names = Annotated[list[str], Field(min_length=1)]
 Seeds = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
 Choice = Annotated[list[Scalar], Field(min_length=1)]
 FACT_TABLES = ("datasets", "hyperparameters")  # of lab/fact_tables.py
+FIGURES = {  # of report/paper_figures.py, and the probes that they show
+    "landscapes": ("landscape",),
+    "span": ("landscape",),
+    "flatness": ("flatness", "fgsm"),
+    "region": ("over-time",),
+    "circle": ("geometry",),
+}
 PAPER_TABLES = ("table1", "ablation", "fgsm", "phi", "kappa", "seeds", "time")  # of lab/paper.toml
 
 
@@ -61,6 +68,7 @@ class Header(Form):
     threads: int = Field(1, ge=1, le=MOST_THREADS, description=f"a whole number from 1 to {MOST_THREADS}")
     against: str | None = Field(None, description="the name of a method")
     table: str = Field("", description="a table that needs no runs: " + ", ".join(FACT_TABLES))
+    figures: list[str] = Field([], description="a list of figures of the paper: " + ", ".join(FIGURES))
     paper: str = Field("", description="a table of the paper, to compare with: " + ", ".join(PAPER_TABLES))
 
 
@@ -76,6 +84,7 @@ class Study:
     against: str | None  # the method that the others are compared with; the first when left out
     paper: str  # the table of the paper that it is compared with, if any
     table: str  # what it is instead of runs, if it is a table of facts
+    figures: tuple[str, ...]  # of the paper, drawn from what its probes find
     grids: tuple[Grid, ...]
     folder: Path = Path()  # where files such as my.py:Careful are looked for
 
@@ -138,8 +147,22 @@ def _study(name: str, where: str, content: dict[str, Any]) -> Study:
         raise UnknownName(f"table of the paper, in {where}:", header.paper, PAPER_TABLES)
     if header.table and header.table not in FACT_TABLES:
         raise UnknownName(f"table without runs, in {where}:", header.table, FACT_TABLES)
+    _check_figures(where, header, grids)
     own = (header.about, tuple(header.probes), header.threads, header.against, header.paper, header.table)
-    return Study(name, where, *own, tuple(grids))
+    return Study(name, where, *own, tuple(header.figures), tuple(grids))
+
+
+def _check_figures(where: str, header: Header, grids: Sequence[Grid]) -> None:
+    """A figure shows runs of one benchmark, and what probes of the study find."""
+    asked = {probe.partition("(")[0].strip() for probe in header.probes}
+    for figure in header.figures:
+        if figure not in FIGURES:
+            raise UnknownName(f"figure of the paper, in {where}:", figure, FIGURES)
+        for probe in FIGURES[figure]:
+            if probe not in asked:
+                raise WrongValue(f"{where}: figure {figure} shows the probe {probe}, which is not among its probes")
+    if header.figures and len({name for grid in grids for name in grid.benchmarks}) > 1:
+        raise WrongValue(f"{where}: a figure shows runs of one benchmark; make a study for each")
 
 
 def _check_keys(where: str, content: Mapping[str, Any], known: Mapping[str, Any]) -> None:

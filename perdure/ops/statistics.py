@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
+from statistics import correlation as correlation_of
 from typing import Any, NamedTuple
 
 Run = Mapping[str, Any]
@@ -127,6 +128,31 @@ def differences(found: Sequence[Group], against: str | None = None) -> list[Diff
         if any(value is not None for value in figures.values()):
             compared.append(Difference(group, other, figures))
     return compared
+
+
+# --- whether two figures go together ---
+
+
+def correlation(x: Sequence[float], y: Sequence[float]) -> float | None:
+    """Pearson's correlation; None of fewer than two points, or where one of the two never changes.
+
+    >>> correlation([1.0, 2.0, 3.0], [2.0, 4.0, 6.0]), correlation([1.0, 1.0], [2.0, 3.0])
+    (1.0, None)
+    """
+    if len(x) < 2 or len(set(x)) == 1 or len(set(y)) == 1:
+        return None
+    return correlation_of(x, y)
+
+
+def ranks(values: Sequence[float]) -> list[float]:
+    """The place of each value in order, from 1; equal ones share the mean of their places. Pearson's correlation of
+    ranks is Spearman's.
+
+    >>> ranks([30.0, 10.0, 30.0, 20.0])
+    [3.5, 1.0, 3.5, 2.0]
+    """
+    below = {value: sum(other < value for other in values) for value in values}
+    return [below[value] + (1 + values.count(value)) / 2 for value in values]
 
 
 # --- which runs belong together ---

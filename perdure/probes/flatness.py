@@ -10,7 +10,7 @@ from torch import Tensor
 
 from perdure.ops import landscape
 from perdure.ops.gradients import norm
-from perdure.probes.probe import Cost, PartName, Probe, ProbeResult, TaskModel, TrainedMethod
+from perdure.probes.probe import BATCH, Cost, PartName, Probe, ProbeResult, TaskModel, TrainedMethod
 from perdure.schema import Count, Limits, Positive
 from perdure.seeding import generator
 from perdure.types import Weights
@@ -20,13 +20,13 @@ PRODUCT = 6
 twice, 5 to 8 were measured (AlexNet, ResNet18)."""
 
 
-def batch_losses(model: TaskModel, images: int | None, gradients: int = 1) -> landscape.Loss:
+def batch_losses(model: TaskModel, images: int | None, gradients: int = 1, size: int = BATCH) -> landscape.Loss:
     """A task's mean cross-entropy as a function of its weights, in terms of one batch each. Weights not given are as
     the method has them. Where torch follows, each image counts as so many gradients."""
     count = model.images(images)
 
     def terms(weights: Weights) -> Iterator[Tensor]:
-        for x, y in model.batches(images):
+        for x, y in model.batches(images, size):
             logits = model.forward(x, {**model.weights, **weights}).logits
             model.progress.add(Cost(gradients=(gradients - 1) * len(x)))
             yield F.cross_entropy(logits, y, reduction="sum") / count

@@ -4,15 +4,19 @@ import math
 from statistics import fmean
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from perdure.errors import WrongValue
-from perdure.ops.landscape import loss_at, moved, random_direction
+from perdure.nets.one_batch import forward_as_one, uses_batch_statistics
+from perdure.ops.landscape import Loss, loss_at, moved, random_direction
 from perdure.probes.flatness import batch_losses
-from perdure.probes.probe import Cost, PartName, Probe, ProbeResult, TaskModel, TrainedMethod
+from perdure.probes.probe import BATCH, Cost, PartName, Probe, ProbeResult, TaskModel, TrainedMethod
 from perdure.schema import Count, Positive
+from perdure.types import Weights
 
 MOST_POINTS = 1001
+IN_MEMORY = 5000  # images that go through a network at once: those of a task of CIFAR-100 take 2 GB in AlexNet
 NEAR = 0.1  # by how much the loss may have risen where one still is in the basin
 
 
@@ -29,6 +33,27 @@ def steps_of(reach: float, points: int) -> list[float]:
     return [reach * step / half for step in range(-half, half + 1)]
 
 
+def losses_of(model: TaskModel, images: int | None, batch: int | None) -> Loss:
+    """A task's loss as a function of its weights, in batches of that size, or of all images as one batch."""
+    if batch is not None:
+        return batch_losses(model, images, size=batch)
+    if model.images(images) <= IN_MEMORY:
+        return batch_losses(model, images, size=IN_MEMORY)
+
+    def loss(weights: Weights) -> Tensor:
+        pieces = list(model.batches(images, IN_MEMORY))
+        logits = forward_as_one([x for x, _ in pieces], lambda x: model.forward(x, {**model.weights, **weights}).logits)
+        return F.cross_entropy(torch.cat(logits), torch.cat([y for _, y in pieces]))
+
+    return loss
+
+
+def passes(model: TaskModel, images: int | None, batch: int | None) -> int:
+    """How often an image goes through the network for one loss."""
+    whole = batch is not None or model.images(images) <= IN_MEMORY
+    return 1 if whole else 1 + sum(map(uses_batch_statistics, model.method.net.modules()))
+
+
 class Landscape(Probe):
     """The loss along random lines through the weights, every filter moved by a share of its own length; what has one
     dimension only (biases, batch norm) stays."""
@@ -42,6 +67,8 @@ class Landscape(Probe):
         at: Positive = 0.1,  # where the rise is read
         part: PartName = "train",  # of which images
         images: Count | None = 200,  # per task; none for all
+        batch: Count | None = BATCH,  # images that batch norm takes its statistics from; none for all at once
+        task: Count | None = None,  # of this task alone, counted from 1; none for all tasks
         after: Count | None = None,  # after which task, counted from 1; none for the last
     ) -> None:
         if at > reach:
@@ -49,18 +76,21 @@ class Landscape(Probe):
         self.directions = directions
         self.steps = steps_of(reach, points)
         self.at = at
-        self.part, self.images, self.after = part, images, after
+        self.part, self.images, self.batch = part, images, batch
+        self.task, self.after = task, after
         self.needs_snapshots = after is not None  # this one does, others of its kind do not
 
     def cost(self, trained: TrainedMethod) -> Cost:
-        images = sum(model.images(self.images) for model in self._models(trained))
-        return Cost(forwards=images * self.directions * len(self.steps))
+        forwards = sum(
+            model.images(self.images) * passes(model, self.images, self.batch) for model in self._models(trained)
+        )
+        return Cost(forwards=forwards * self.directions * len(self.steps))
 
     def measure(self, trained: TrainedMethod) -> ProbeResult:
         models = self._models(trained)
         curves = torch.stack([self._curves(model) for model in models])  # (tasks, directions, points)
         rises = self._rises(curves)
-        tasks, rise = trained.tasks[: len(models)], rises.mean(1).tolist()
+        tasks, rise = [trained.tasks[model.task] for model in models], rises.mean(1).tolist()
         figures = {
             "tasks": [task.name for task in tasks],
             "chance": [math.log(len(task.classes)) for task in tasks],  # the loss of one who knows nothing
@@ -70,25 +100,33 @@ class Landscape(Probe):
             "rise_error": (rises.std(1) / self.directions**0.5).tolist() if self.directions > 1 else None,
         }
         arrays = {"steps": torch.tensor(self.steps, dtype=torch.float64), "curves": curves}
-        return ProbeResult(figures, {f"rise at {self.at:g}": fmean(rise)}, arrays)
+        return ProbeResult(figures, {f"rise at {self.at:g}{self._which()}": fmean(rise)}, arrays)
+
+    def _which(self) -> str:
+        """What sets its headline apart from those of other tasks and times."""
+        task = "" if self.task is None else f", task {self.task}"
+        return task if self.after is None else f"{task} after {self.after}"
 
     def _models(self, trained: TrainedMethod) -> list[TaskModel]:
-        """Of the tasks that were learned by then."""
-        if self.after is None:
-            return trained.models(self.part)
-        if self.after > len(trained.snapshots):
-            raise WrongValue(
-                f"after={self.after}: the method as it was then is not there, {len(trained.snapshots)} tasks were "
-                "kept; leave `after` out for the method as it is now"
-            )
-        snapshot = trained.snapshots[self.after - 1]
-        learned = min(len(trained.tasks), len(snapshot.net.heads))
-        return [trained.model(task, self.part, method=snapshot) for task in range(learned)]
+        """Of the tasks that were learned by then, or of one of them."""
+        method = trained.method
+        if self.after is not None:
+            if self.after > len(trained.snapshots):
+                raise WrongValue(
+                    f"after={self.after}: the method as it was then is not there, {len(trained.snapshots)} tasks were "
+                    "kept; leave `after` out for the method as it is now"
+                )
+            method = trained.snapshots[self.after - 1]
+        learned = min(len(trained.tasks), len(method.net.heads))
+        if self.task is not None and self.task > learned:
+            raise WrongValue(f"task={self.task}: {learned} tasks were learned by then, counted from 1")
+        wanted = range(learned) if self.task is None else [self.task - 1]
+        return [trained.model(task, self.part, method=method) for task in wanted]
 
     def _curves(self, model: TaskModel) -> Tensor:
         """(directions, points). Lines outermost, batches innermost: one direction is in memory at a time and every
         point's weights are made once, which takes longer than to gather a batch again."""
-        loss, curves = batch_losses(model, self.images), []
+        loss, curves = losses_of(model, self.images, self.batch), []
         for number in range(self.directions):
             direction = random_direction(model.weights, number)
             curves.append(torch.stack([loss_at(loss, moved(model.weights, direction, step)) for step in self.steps]))

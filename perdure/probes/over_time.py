@@ -60,7 +60,9 @@ class OverTime(Probe):
         }
         bwt = figures["robust"]["bwt"]
         figures["kept"] = None if bwt is None else bwt - figures["clean"]["bwt"]
-        headline = {"robust ACC": figures["robust"]["acc"]} | ({} if bwt is None else {"robust BWT": bwt})
+        attack = "" if self.name() == OverTime().name() else f", {self.name()}"  # several may stand in one table
+        headline = {f"robust ACC{attack}": figures["robust"]["acc"]}
+        headline |= {} if bwt is None else {f"robust BWT{attack}": bwt}
         return ProbeResult(figures, headline, {side: _padded(figures[side]["matrix"]) for side in ("clean", "robust")})
 
     def name(self) -> str:

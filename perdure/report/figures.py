@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from io import BytesIO
+from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
@@ -43,6 +44,7 @@ STYLE: dict[Any, Any] = {  # of all pictures
 }
 NAMED = 10  # tasks that have a line of their own; of more, the mean of those seen
 WITH_FIGURES = 24  # tasks whose cells have room for a figure, and whose epochs have room beside one another
+MATRICES = 60  # methods whose accuracy matrices stand in one picture
 MARKED = 60  # points of a line that have room for markers
 
 
@@ -240,16 +242,26 @@ def accuracy_over_tasks(groups: Sequence[Group], output: Output = png) -> bytes:
 
 def new_task_accuracy(groups: Sequence[Group], output: Output = png) -> bytes:
     """Accuracy on each task just after it was learned: a line per method, the mean over its seeds."""
-    return output(lambda figure: _draw_over_tasks(figure, groups, _newest, "accuracy (%) on the newest task"))
+    about, below = "accuracy (%), just after it was learned", "task"
+    return output(lambda figure: _draw_over_tasks(figure, groups, _when_learned, about, below))
 
 
-def _newest(rows: Sequence[Sequence[float]]) -> list[float]:
-    """After each lesson, the accuracy on the task it brought; of tasks learned together, their mean."""
-    return [row[-1] for row in rows] if len(rows) > 1 else [fmean(rows[0])]
+def _when_learned(rows: Sequence[Sequence[float]]) -> list[float]:
+    """Each task's accuracy after the lesson that brought it: the diagonal, where a lesson is a task; where all were
+    learned together, all of them, a line to measure the others by.
+
+    >>> _when_learned([[90.0], [80.0, 70.0]]), _when_learned([[90.0, 80.0]])
+    ([90.0, 70.0], [90.0, 80.0])
+    """
+    return [accuracy for before, row in pairwise([[], *rows]) for accuracy in row[len(before) :]]
 
 
 def _draw_over_tasks(
-    figure: Figure, groups: Sequence[Group], read: Callable[[Sequence[Sequence[float]]], list[float]], about: str
+    figure: Figure,
+    groups: Sequence[Group],
+    read: Callable[[Sequence[Sequence[float]]], list[float]],
+    about: str,
+    below: str = "after learning task",
 ) -> None:
     parts = _by_benchmark([group for group in groups if with_matrix(group)])
     across = min(len(parts), 2)
@@ -259,7 +271,7 @@ def _draw_over_tasks(
     for axes in grid[len(parts) :]:
         axes.remove()
     for axes, (benchmark, alike) in zip(grid, parts.items(), strict=False):
-        last = max(len(run["accuracy_matrix"]) for group in alike for run in with_matrix(group))
+        last = max(len(read(run["accuracy_matrix"])) for group in alike for run in with_matrix(group))
         for group, style in zip(alike, line_styles([group.name for group in alike]), strict=True):
             seeds = [read(run["accuracy_matrix"]) for run in with_matrix(group)]
             mean = [fmean(values) for values in zip(*seeds, strict=False)]
@@ -268,9 +280,47 @@ def _draw_over_tasks(
             else:
                 axes.plot(range(1, len(mean) + 1), mean, label=group.name, **style)
         whole_ticks(axes, 1, last)
-        axes.set(xlabel="after learning task", ylabel=about, title=benchmark)
+        axes.set(xlabel=below, ylabel=about, title=benchmark)
         axes.grid(axis="y", color="0.92", linewidth=0.6)
         label_ends(axes)
+
+
+def matrices(groups: Sequence[Group], output: Output = png) -> bytes:
+    """The accuracy matrix of each method, of the first seed that is done, side by side."""
+    return output(lambda figure: _draw_matrices(figure, [group for group in groups if with_matrix(group)]))
+
+
+def _draw_matrices(figure: Figure, groups: Sequence[Group]) -> None:
+    shown, several = groups[:MATRICES], len({group.benchmark for group in groups}) > 1
+    runs = [with_matrix(group)[0] for group in shown]
+    tasks, lessons = (max(map(size, runs)) for size in (_tasks, _lessons))
+    cell, form = (0.42, ".1f") if tasks <= NAMED else (0.3, ".0f")
+    if tasks > WITH_FIGURES:
+        cell, form = 7 / tasks, ""
+    across = min(len(shown), 3)
+    down = -(-len(shown) // across)
+    width, height = max(2.9, 0.7 + cell * tasks), max(1.5, 0.8 + 0.7 * cell * lessons)
+    figure.set_size_inches(0.6 + width * across, 0.3 + height * down)
+    grid = list(figure.subplots(down, across, squeeze=False).flat)
+    for axes in grid[len(shown) :]:
+        axes.remove()
+    for place, (axes, group, run) in enumerate(zip(grid, shown, runs, strict=False)):
+        heat_map(axes, run["accuracy_matrix"], form, bar=place == across - 1)  # one for all
+        matrix_ticks(axes, _tasks(run), _lessons(run))
+        if _lessons(run) == 1 < _tasks(run):
+            axes.set(yticks=[], ylabel="all learned together")
+        name = f"{group.name} on {without_file(group.benchmark)}" if several else group.name
+        axes.set_title(f"{name}, seed {run['seed']}\n{scores(run)}")
+    if len(shown) < len(groups):
+        figure.suptitle(f"the first {len(shown)} of {len(groups)}")
+
+
+def _tasks(record: Record) -> int:
+    return len(record["accuracy_matrix"][-1])
+
+
+def _lessons(record: Record) -> int:
+    return len(record["accuracy_matrix"])
 
 
 def with_matrix(group: Group) -> list[Mapping[str, Any]]:

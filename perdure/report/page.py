@@ -19,6 +19,7 @@ from perdure.errors import PerdureError, install_hint
 from perdure.ops.statistics import Group, without_file
 from perdure.report import figures
 from perdure.report.differing import differing_tables
+from perdure.report.paper_figures import PaperFigure
 from perdure.report.probes import Result, renderer
 from perdure.report.style import LOOKS, ink, on_dark, shade
 from perdure.report.svg import inline_svg
@@ -72,6 +73,7 @@ class Report:
     groups: Sequence[Group] = ()
     runs: Sequence[ReportedRun] = ()
     together: Sequence[FoundByProbe] = ()  # by probes that measure several runs at once
+    figures: Sequence[PaperFigure] = ()  # that the study asks for
     probe_command: Callable[[FoundByProbe, Sequence[str]], str] = lambda found, _: found.command
     made_by: str = ""  # the version of what makes it
 
@@ -95,7 +97,8 @@ class Report:
         about = [self.title, self.command, self.about, self.made_by, dict(self.facts), self.warnings]
         runs = [[run.label, run.command, dict(run.record)] for run in self.runs]
         shared = [[found.key, dict(found.result.figures)] for found in self.together]
-        content = json.dumps([about, runs, shared, self.text("markdown")], sort_keys=True)
+        drawn = [figure.name for figure in self.figures]
+        content = json.dumps([about, runs, shared, drawn, self.text("markdown")], sort_keys=True)
         return sha256(content.encode()).hexdigest()
 
     def runs_by_label(self) -> dict[str, list[Record]]:
@@ -276,6 +279,12 @@ def _compared(report: Report, draw: _Drawing) -> Iterator[ShownPicture]:
     ]
     for make, caption in kinds:
         yield draw(partial(make, done), caption, report.command)
+    for shown in report.figures:
+        yield draw(partial(_paper_figure, shown), f"{shown.kind.caption}.", report.command)
+
+
+def _paper_figure(shown: PaperFigure, output: figures.Output) -> bytes:
+    return output(shown.draw)
 
 
 def _mean_matrices(report: Report) -> list[ShownTable]:

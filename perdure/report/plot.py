@@ -42,8 +42,9 @@ def plot(thing: Any, kind: str | None = None, path: str | Path | None = None) ->
 
     - Of one run, which is a record as `run` returns it, the directory of a run, or what `learn` returned: "matrix", the
       accuracy matrix (the default), or "curves", how it came about.
-    - Of several, which are a list of such or what `study` returned: "comparison" of ACC and BWT (the default), or
-      "accuracy", the mean over tasks seen after each task.
+    - Of several, which are a list of such or what `study` returned: "comparison" of ACC and BWT (the default),
+      "accuracy", the mean over tasks seen after each task, "new-tasks", the accuracy on each task just after it was
+      learned, or "matrices", the accuracy matrices of first seeds.
 
     >>> record = {"method": "gpm", "accuracy_matrix": [[90.0], [80.0, 70.0]]}
     >>> plot(record).png[1:4]
@@ -74,6 +75,8 @@ def _of_several(thing: Any) -> dict[str, Callable[[], bytes]]:
     return {
         "comparison": lambda: figures.comparison(found),
         "accuracy": lambda: figures.accuracy_over_tasks(found),
+        "new-tasks": lambda: figures.new_task_accuracy(found),
+        "matrices": lambda: figures.matrices(found),
     }
 
 

@@ -84,18 +84,21 @@ def _shaded(known: Sequence[float]) -> list[Cell]:
     return [*(Cell(f"{value:.1f}", percent=value) for value in (first, last)), Cell(f"{forgotten:.1f}")]
 
 
+SCORES = {"acc": "", "bwt": "+", "learning_accuracy": ""}  # and whether their signs are shown
+
+
 def summary(found: Sequence[Group], note: str = "") -> Table:
     """One row per group: its mean and deviation over seeds; the note goes into the title."""
     title = f"percent, mean ± standard deviation over n seeds (ddof {DDOF}){note}"
     parts: list[Any] = []
-    columns = [*names("benchmark", "method"), Column("n"), Column("ACC"), Column("BWT")]
+    columns = [*names("benchmark", "method"), *map(Column, ("n", "ACC", "BWT", "new task"))]
     for benchmark in dict.fromkeys(group.benchmark for group in found):
         rows = []
         for group in found:
             if group.benchmark == benchmark:
                 have, of = len(group.figures("acc")), len(group.runs)
                 count = str(have) if have == of else f"{have} of {of}"
-                scores = _spread(group.spread("acc")), _spread(group.spread("bwt"), "+")
+                scores = [_spread(group.spread(name), sign) for name, sign in SCORES.items()]
                 rows.append([without_file(group.benchmark), group.name, count, *scores])
         parts += with_best(table(title, columns, rows), "ACC", "BWT").groups  # the best of each benchmark
     return Table(title, columns, parts)

@@ -86,7 +86,7 @@ def pretended(out: Path, **more: Any) -> StudyResult:
         acc = {"finetune": 60.0, "gpm": 70.0}[one.method] + one.seed
         record = {**one.plain(), "acc": acc, "bwt": -1.0, "threads": 1, "device": "cpu", "seconds": 1.0}
         record |= {"versions": {"torch": "2", "perdure": "0"}, "data": {"completeness": "complete"}}
-        record |= {"accuracy_matrix": [[acc], [acc, acc]]}
+        record |= {"accuracy_matrix": [[acc], [acc, acc]], "learning_accuracy": acc + 3}
         finish_run(run_directory(out, one.benchmark_dir, one.method, one.digest()), record)
     return perdure.study(file, out=out, **more)
 
@@ -96,7 +96,7 @@ def test_a_study_leaves_its_tables_and_pictures(tmp_path: Path) -> None:
     folder = tmp_path / "studies/mine"
     assert {file.name for file in found.files} == {
         *("summary.md", "summary.tex", "summary.csv", "differences.csv"),
-        *("comparison.png", "accuracy.png", "report.html"),
+        *("comparison.png", "accuracy.png", "new-tasks.png", "matrices.png", "report.html"),
     }
     assert set(found.files) == set(folder.iterdir())
     assert found.plain()["files"] == [str(file) for file in found.files]
@@ -108,8 +108,8 @@ def test_a_study_leaves_its_tables_and_pictures(tmp_path: Path) -> None:
     ]
     assert "**71.50 ± 0.71**" in (folder / "summary.md").read_text()
     assert r"\textbf{71.50 $\pm$ 0.71}" in (folder / "summary.tex").read_text()
-    assert is_picture(folder / "comparison.png")
-    assert is_picture(folder / "accuracy.png")
+    assert [row["new task"] for row in rows] == ["64.50", "74.50"]
+    assert all(is_picture(file) for file in folder.glob("*.png"))
 
 
 def test_a_scaled_study_does_not_overwrite_the_full_one(tmp_path: Path) -> None:

@@ -103,6 +103,7 @@ def test_after_a_lesson_the_tasks_known_then_are_looked_at(trained: TrainedMetho
     assert not LINES.needs_snapshots
     assert found.figures["tasks"] == [task.name for task in trained.tasks[:2]]
     assert found.figures["rise_error"] is None
+    assert list(found.headline) == ["rise at 0.1 after 2"]
     assert probe.cost(trained) == trained.progress.done
     known = [evaluate(trained.snapshots[1], trained.tasks[index].test, index).loss for index in (0, 1)]
     assert found.figures["loss"] == pytest.approx(known)
@@ -114,6 +115,38 @@ def test_after_a_lesson_of_several_tasks_all_of_them_are_looked_at(trained: Trai
     joint = replace(trained, snapshots=[trained.method])
     found = Landscape(directions=1, points=3, images=20, after=1).measure(joint)
     assert found.figures["tasks"] == trained.task_names
+
+
+def test_one_task_alone(trained: TrainedMethod) -> None:
+    everything, probe = LINES.measure(trained), Landscape(directions=2, points=5, images=20, task=2)
+    alone = TrainedMethod(trained.method, trained.tasks)
+    found = probe.measure(alone)
+    assert found.figures["tasks"] == [trained.tasks[1].name]
+    torch.testing.assert_close(found.arrays["curves"], everything.arrays["curves"][1:2])
+    assert probe.cost(alone) == alone.progress.done == Cost(forwards=20 * 2 * 5)
+    assert list(found.headline) == ["rise at 0.1, task 2"]
+    with pytest.raises(WrongValue, match="task=3: 2 tasks were learned by then"):
+        Landscape(task=3, after=2).cost(trained)
+
+
+def test_all_images_are_one_batch_also_where_they_do_not_fit_into_memory(
+    trained: TrainedMethod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probe = Landscape(directions=1, points=3, images=None, batch=None, task=1)
+    at_once = probe.measure(trained)
+    split, own = trained.tasks[0].train, trained.method.weights(0)
+    (rows,) = split.pieces(len(split))
+    x, y = split.take(rows)
+    with torch.no_grad():
+        expected = torch.nn.functional.cross_entropy(trained.method.forward(x, 0, own).logits, y)
+    assert at_once.figures["loss"] == [pytest.approx(float(expected), rel=1e-5)]
+    apart = Landscape(directions=1, points=3, images=None, batch=7, task=1).measure(trained)
+    assert apart.figures["loss"][0] != pytest.approx(float(expected), rel=1e-3)  # other statistics
+    monkeypatch.setattr("perdure.probes.landscape.IN_MEMORY", 7)
+    again = TrainedMethod(trained.method, trained.tasks)
+    in_pieces = probe.measure(again)
+    torch.testing.assert_close(in_pieces.arrays["curves"], at_once.arrays["curves"], rtol=1e-4, atol=1e-5)
+    assert probe.cost(again) == again.progress.done == Cost(forwards=len(split) * 3 * (5 + 1))
 
 
 def test_what_cannot_be_asked(trained: TrainedMethod) -> None:

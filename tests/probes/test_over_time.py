@@ -50,10 +50,11 @@ def test_rows_are_the_stages_and_attacks_take_accuracy(trained: TrainedMethod) -
     low, high = measured.figures["robust"]["intervals"][2][1]
     assert low <= robust[2][1] <= high
     assert measured.headline == {
-        "robust ACC": sum(robust[-1]) / 3,
-        "robust BWT": (robust[2][0] - robust[0][0] + robust[2][1] - robust[1][1]) / 2,
+        "robust ACC, PGD-3 4/255": sum(robust[-1]) / 3,
+        "robust BWT, PGD-3 4/255": (robust[2][0] - robust[0][0] + robust[2][1] - robust[1][1]) / 2,
     }
-    assert measured.figures["kept"] == pytest.approx(measured.headline["robust BWT"] - measured.figures["clean"]["bwt"])
+    both = [measured.figures[kind]["bwt"] for kind in ("robust", "clean")]
+    assert measured.figures["kept"] == pytest.approx(both[0] - both[1])
     assert measured.arrays["robust"][0].tolist() == [robust[0][0], -1, -1]
     assert measured.arrays["robust"][2].tolist() == robust[2]
     assert OverTime(strength=4 / 255, steps=3, images=30).measure(trained).figures == measured.figures
@@ -80,7 +81,9 @@ def test_tasks_learned_together_make_one_row(trained: TrainedMethod) -> None:
     assert [len(row) for row in measured.figures["robust"]["matrix"]] == [3]
     assert measured.figures["robust"]["bwt"] is None
     assert measured.figures["kept"] is None
-    assert set(measured.headline) == {"robust ACC"}
+    assert set(measured.headline) == {"robust ACC, FGSM 2/255"}
+    usual = OverTime(images=2).measure(replace(trained, snapshots=[trained.method]))
+    assert set(usual.headline) == {"robust ACC"}
 
 
 def test_without_stages_it_says_what_is_missing(trained: TrainedMethod) -> None:

@@ -125,6 +125,42 @@ def test_over_tasks_the_mean_of_seeds_is_drawn_and_joint_learning_is_a_level() -
     assert (six.get_title(), five.get_title()) == ("six", "five")
 
 
+def test_new_tasks_are_the_diagonal_and_joint_learning_is_a_line_of_all_tasks() -> None:
+    groups = [
+        group("gpm", {"accuracy_matrix": ROWS}, {"accuracy_matrix": [[80.0], [0.0, 50.0], [0.0, 0.0, 10.0]]}, {}),
+        group("mtl", {"accuracy_matrix": [[91.0, 82.0, 73.0]]}),
+    ]
+    figure = Figure()
+    figures.new_task_accuracy(groups, lambda draw: draw(figure) or b"")
+    (axes,) = figure.axes
+    assert named(axes) == {"gpm": ([1, 2, 3], [85, 60, 30]), "mtl": ([1, 2, 3], [91, 82, 73])}
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("task", "accuracy (%), just after it was learned")
+
+
+def test_the_matrices_of_methods_are_those_of_their_first_seeds() -> None:
+    known = {"acc": 61.7, "bwt": -12.5}
+    groups = [
+        group("gpm", {}, {"accuracy_matrix": ROWS, **known}, {"accuracy_matrix": [[1.0]], **known}),
+        group("ewc", {}),
+        group("mtl", {"accuracy_matrix": [[91.0, 82.0, 73.0]], "acc": 82.0, "bwt": None}, where="five"),
+    ]
+    figure = Figure()
+    figures.matrices(groups, lambda draw: draw(figure) or b"")
+    gpm, mtl = [axes for axes in figure.axes if axes.images]
+    assert gpm.get_title() == "gpm on six, seed 2\nACC 61.7, BWT −12.5 (%)"
+    assert [text.get_text() for text in gpm.texts] == [f"{value:.1f}" for row in ROWS for value in row]
+    assert [text.get_text() for text in mtl.texts] == ["91.0", "82.0", "73.0"]
+    assert (gpm.get_ylabel(), mtl.get_ylabel()) == ("after learning task", "all learned together")
+
+
+def test_more_matrices_than_a_picture_holds_are_left_out_and_it_says_so() -> None:
+    one = {"accuracy_matrix": [[50.0]], "acc": 50.0, "bwt": None}
+    figure = Figure()
+    figures._draw_matrices(figure, [group(f"m{place}", one) for place in range(figures.MATRICES + 2)])
+    assert sum(bool(axes.images) for axes in figure.axes) == figures.MATRICES
+    assert figure.get_suptitle() == f"the first {figures.MATRICES} of {figures.MATRICES + 2}"
+
+
 def test_tasks_without_names_are_numbered_from_one(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     monkeypatch.setattr(figures, "accuracy_matrix", lambda record: seen.append(record) or b"")
