@@ -33,6 +33,7 @@ class Covered:
     shape: tuple[int, ...]
     role: Role
     why: str = ""
+    parameter: bool = True  # or a buffer
 
     @property
     def numbers(self) -> int:
@@ -109,7 +110,8 @@ def examine(
     roles = _Roles(projected, used, uses.other, tuple(free), tuple(heads), tuple(unused))
     parts = [Covered(name, tuple(found.shape), *roles.of(name, found)) for name, found in parameters.items()]
     for name, buffer in backbone.named_buffers():
-        parts.append(Covered(name, tuple(buffer.shape), "per task" if name in changed else "frozen"))
+        role: Role = "per task" if name in changed else "frozen"
+        parts.append(Covered(name, tuple(buffer.shape), role, "a buffer", parameter=False))
     return Coverage(tuple(parts), layers)
 
 
