@@ -86,7 +86,9 @@ class RunSpec:
 
     def plain(self) -> dict[str, Any]:
         """As data; what a run does without is left out, so that older runs keep their names."""
-        content = {**asdict(self), "plan": self.plan.plain(), "format": FORMAT}
+        before = _before(self.method, self.values)
+        values = {name: value for name, value in self.values.items() if (name, value) not in before.items()}
+        content = {**asdict(self), "values": values, "plan": self.plan.plain(), "format": FORMAT}
         return {name: value for name, value in content.items() if value or name not in ("outliers", "code")}
 
     @classmethod
@@ -97,6 +99,7 @@ class RunSpec:
         given = {own.name: content[own.name] for own in fields(cls) if own.name in content}
         options = plan_options(_tuples(content["plan"]))  # names that are not known are refused
         values, plan = _tuples(content["values"]), Plan(**options)
+        values = {**_before(content["method"], values), **values}
         return cls(**{**given, "values": values, "plan": plan})
 
     def digest(self, data: str = "") -> str:
@@ -152,6 +155,13 @@ OWN_KINDS = {
 def as_folder(name: str) -> str:
     """A name as a folder can bear it: of `my.py:Careful` the last part."""
     return name.rpartition(":")[2]
+
+
+def _before(method: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """What runs of a method had before there was a value for it: values that came after format 4 of specifications."""
+    if method == "trgp":
+        return {"learn_norms": values.get("variant") == "released"}
+    return {"batches": "mixed"} if method == "er" else {}
 
 
 def _tuples(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -42,7 +42,7 @@ class FSDGPM(GPM):
         pieces: Count = 2,  # steps uphill, each on its own piece of the batch
         second_order: bool = True,  # whether the gradient knows how the steps uphill depend on the weights
         learn_norms: bool = False,  # whether biases and batch norms learn on after the first task, as released
-        variant: Reading = "intended",  # released: λ loses its optimizer after its first step, and stays at 1
+        variant: Reading = "released",  # λ loses its optimizer after its first step and stays at 1; intended: it does not
     ) -> None:
         super().__init__(net, threshold=threshold, threshold_step=threshold_step, samples=samples)
         self.look_ahead = look_ahead

@@ -105,7 +105,7 @@ def test_a_batch_is_cut_evenly_but_never_into_single_images() -> None:
 
 def test_the_gradients_of_weights_and_importance_are_clipped_apart(fresh_net: Fresh, stream: Stream) -> None:
     """Each to its own norm; the projection comes after, so that what is returned may be shorter."""
-    method = FSDGPM(fresh_net(), limit=0.01)
+    method = FSDGPM(fresh_net(), limit=0.01, variant="intended")
     gradient = method.gradient(second_task(method, stream))
     assert 1e-3 < float(norm(gradient)) <= 0.01
     method.velocity.clear()
@@ -115,7 +115,7 @@ def test_the_gradients_of_weights_and_importance_are_clipped_apart(fresh_net: Fr
 
 
 def test_momentum_of_the_importance_follows_torch(fresh_net: Fresh, stream: Stream) -> None:
-    method = FSDGPM(fresh_net(), soft_rate=0.3, sharpness=4.0)
+    method = FSDGPM(fresh_net(), soft_rate=0.3, sharpness=4.0, variant="intended")
     second_task(method, stream)
     layer = next(iter(method.importance))
     values = method.importance[layer].clone().requires_grad_()
