@@ -13,7 +13,7 @@ from perdure.methods.method import Method, Need
 from perdure.nets.network import Network
 from perdure.ops.gradients import clip, grad
 from perdure.schema import Count, Positive
-from perdure.types import Batch, Gradient
+from perdure.types import Batch, EpochStart, Gradient
 
 
 class ER(Method):
@@ -36,9 +36,9 @@ class ER(Method):
         self.clip = clip
         self.filling = False
 
-    def begin_epoch(self, epoch: int, epochs: int, lr_scale: float) -> None:  # noqa: ARG002
+    def begin_epoch(self, start: EpochStart) -> None:
         """Each image passes the memory once, in the first epoch."""
-        self.filling = epoch == 0
+        self.filling = start.epoch == 0
 
     def gradient(self, batch: Batch) -> Gradient:
         """Of the mean loss over new and old images, each with its own head; then the new ones may be kept."""

@@ -16,7 +16,7 @@ from perdure.ops.gradients import norm
 from perdure.train.evaluate import evaluate
 from perdure.train.fit import fit
 from perdure.train.plan import Plan
-from perdure.types import Lesson, Stream
+from perdure.types import EpochStart, Lesson, Stream
 
 PLAN = Plan(rate=0.02, epochs=5, batch=16, schedule="linear", keep="last")
 
@@ -98,11 +98,11 @@ def test_a_batch_is_kept_after_its_gradient(stream: Stream) -> None:
     method.net.add_head(3)
     plain.net.load_state_dict(method.net.state_dict())
     batch = lesson.sample(10)
-    method.begin_epoch(0, 2, 1.0)
+    method.begin_epoch(EpochStart(0, 2))
     found, expected = method.gradient(batch), plain.gradient(batch)
     assert all(torch.equal(found[name], slope) for name, slope in expected.items())
     assert method.memory.held == 10
-    method.begin_epoch(1, 2, 1.0)
+    method.begin_epoch(EpochStart(1, 2))
     method.gradient(lesson.sample(10))
     assert method.memory.held == 10
 
