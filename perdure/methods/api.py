@@ -35,7 +35,7 @@ class API(GPM):
         samples: Count = 125,  # n: training images whose layer inputs are remembered
         floor: Share = 0.5,  # ρ: a layer grows if the projection leaves less than this share of its gradient's length
         growth: Weight = 10.0,  # K: new inputs of a layer for each unit that its share falls short of ρ
-        variant: Reading = "intended",  # released: what is free after the first task misses what no sample showed
+        variant: Reading = "released",  # intended: what no sample of the first task showed stays free, too
     ) -> None:
         super().__init__(net, threshold=threshold, threshold_step=threshold_step, samples=samples)
         self.variant = variant

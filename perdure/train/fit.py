@@ -14,7 +14,7 @@ from perdure.train.evaluate import RunningScore, evaluate_together
 from perdure.train.optimizers import optimizer_for
 from perdure.train.plan import Plan
 from perdure.train.state import Epoch, FitState, changing
-from perdure.types import Gradient, Lesson
+from perdure.types import EpochStart, Gradient, Lesson
 
 
 def fit(
@@ -45,7 +45,8 @@ def fit(
         rate = state.schedule.rate
         method.train()
         if state.batches == 0:
-            method.begin_epoch(state.epoch, plan.epochs, rate / plan.rate)
+            fallen = state.schedule.fallen(plan.rate)
+            method.begin_epoch(EpochStart(state.epoch, plan.epochs, rate / plan.rate, fallen))
         with chance(seed, "train", lesson.index, state.epoch):
             if state.batches:
                 set_generator_states(state.generators)
@@ -61,13 +62,16 @@ def fit(
         if plan.train_scores:
             train = evaluate_together(method, ((p.task, p.train) for p in lesson.parts))
         valid = evaluate_together(method, ((p.task, p.valid) for p in lesson.parts))
-        if not math.isfinite(valid.loss):
+        judged = valid.loss + method.penalty()
+        if not math.isfinite(judged):
             raise Diverged(
                 f"the loss is no longer a number after epoch {state.epoch + 1} of task {lesson.index + 1}; "
                 f"lower the learning rate, e.g. --plan rate={plan.lower_rate():g}{method.remedy()}"
             )
-        if (best := state.schedule.see(valid.loss)) and plan.keep == "best":
+        if (best := state.schedule.see(judged)) and plan.keep == "best":
             state.best_weights = _copy(method)
+        if plan.reset_momentum and state.schedule.rate < rate:
+            optimizer.reset()
         epoch = Epoch(lesson.index, state.epoch, rate, valid, train, best, time.perf_counter() - started)
         state.history.append(epoch)
         state.epoch, state.batches, state.seconds, state.running = state.epoch + 1, 0, 0.0, RunningScore()
