@@ -330,6 +330,7 @@ networks = Registry(
     "network",
     {
         "alexnet": Entry("perdure.nets.alexnet:AlexNet", "five layers, 6.5 M weights (CIFAR-100 in the papers)"),
+        "alexnet-fsdgpm": Entry("perdure.nets.alexnet:OneNormAlexNet", "the same with one batch norm: FS-DGPM's own"),
         "alexnet-slim": Entry("perdure.nets.alexnet:SlimAlexNet", "the same, 16-32-64 filters and 256 units"),
         "resnet18": Entry("perdure.nets.resnet18:ResNet18", "reduced, 20-160 filters (5-Datasets, MiniImageNet)"),
         "mlp": Entry("perdure.nets.mlp:MLP", "linear layers and ReLU"),

@@ -252,3 +252,22 @@ def _check(where: str, split: Split, classes: int) -> None:
             raise BadData(
                 f"{where}: pixels must lie in [0, 1], these reach from {float(x.min()):.4g} to {float(x.max()):.4g}"
             )
+
+
+@dataclass(frozen=True)
+class EpochStart:
+    """Where a lesson stands when an epoch begins."""
+
+    epoch: int  # counted from 0
+    epochs: int  # of the plan: at most so many
+    lr_scale: float = 1.0  # learning rate, as a multiple of the plan's
+    fallen: float = 0.0  # share of the drops of the rate after which the lesson stops; 0 where it never does
+
+    def progress(self, part: float = 0.0) -> float:
+        """How far the lesson has come, 0 … 1, after a part of this epoch: by epochs or by drops of the rate, whichever
+        is further, so that a lesson that stops early comes to its end, too.
+
+        >>> EpochStart(2, 10).progress(0.5), EpochStart(2, 10, fallen=0.75).progress(0.5)
+        (0.25, 0.75)
+        """
+        return max(min((self.epoch + part) / self.epochs, 1.0), self.fallen)

@@ -77,12 +77,13 @@ def test_the_table_names_every_method() -> None:
 def test_a_variant_is_stored_as_it_was_given() -> None:
     """Where there are two readings of a paper; also by methods that build on one with other readings."""
     variants = {name: values_of(registry.methods.load(name)).get("variant") for name in METHODS}
-    two = {"gpm": "released", "dfgp": "released", "rcl": "released"}
-    slips = {"trgp": "intended", "fsdgpm": "intended", "api": "intended"}
-    assert {name: value.default for name, value in variants.items() if value} == {**two, **slips}
-    for name, default in {**two, **slips}.items():
-        assert make(name, "mlp").variant == default
-        for variant in ("released", "paper" if name in two else "intended"):
+    papers, slips = ["gpm", "dfgp", "rcl"], ["trgp", "fsdgpm", "api"]
+    assert {name: value.default for name, value in variants.items() if value} == dict.fromkeys(
+        papers + slips, "released"
+    )
+    for name in papers + slips:
+        assert make(name, "mlp").variant == "released"
+        for variant in ("released", "paper" if name in papers else "intended"):
             assert make(name, "mlp", variant=variant).variant == variant
 
 

@@ -18,7 +18,7 @@ from perdure.nets.network import Network
 from perdure.ops.dual_gpm import Dual
 from perdure.seeding import chance, generator
 from perdure.train.optimizers import SGD
-from perdure.types import Lesson, Part, Stream
+from perdure.types import EpochStart, Lesson, Part, Stream
 
 from .turns import Work
 
@@ -63,7 +63,7 @@ def later(maker: Maker, stream: Stream, sizes: Mapping[str, int] | None = None) 
     method = maker(network())
     old, new = lesson_of(stream, 0), lesson_of(stream, 1)
     method.begin(old)
-    method.begin_epoch(0, 1, 1.0)
+    method.begin_epoch(EpochStart(0, 1))
     with chance(1, "bench"):
         for batch, _ in zip(old.batches(BATCH, generator(1, "bench")), range(2), strict=False):
             method.gradient(batch)
@@ -71,7 +71,7 @@ def later(maker: Maker, stream: Stream, sizes: Mapping[str, int] | None = None) 
         if isinstance(method, GPM):
             remember(method, sizes or SIZES)
         method.begin(new)
-    method.begin_epoch(1, 2, 1.0)
+    method.begin_epoch(EpochStart(1, 2))
     return method
 
 

@@ -216,8 +216,25 @@ def _method(name: str) -> dict[str, Any]:
             key: {"symbol": v.symbol, "default": v.default, "allowed": v.allowed, "about": v.about}
             for key, v in values_of(entry.load()).items()
         },
-        "presets": {of: {"network": p.network, "plan": p.plan, "values": p.values} for of, p in proposed.items()},
+        "presets": {
+            of: {"network": p.network, "plan": p.plan, "values": p.values} | _by_variant(of, name)
+            for of, p in proposed.items()
+        },
     }
+
+
+def _by_variant(benchmark: str, method: str) -> dict[str, Any]:
+    """What a preset has for variants other than the default: variant → its own values."""
+    from perdure.lab.spec import preset, variants
+
+    usual = preset(benchmark, method).values
+    found = {
+        variant: {
+            key: pair for key, pair in preset(benchmark, method, variant).values.items() if pair != usual.get(key)
+        }
+        for variant in variants(benchmark, method)
+    }
+    return {"variants": found} if found else {}
 
 
 def _method_on(name: str, on: str) -> Description:
@@ -235,6 +252,9 @@ def _method_on(name: str, on: str) -> Description:
         | {"about": own[key].about}
         for key, value in full.values.items()
     }
+    for variant, found in _by_variant(kind, name).get("variants", {}).items():
+        for key, (value, source) in found.items():
+            values[key]["source"] += f"; with variant={variant} {value} ({source})"
     plan = {
         key: {"symbol": v.symbol, "value": getattr(full.plan, key)}
         | {"source": proposed.plan.get(key, (0, "default"))[1], "about": v.about}
@@ -258,6 +278,8 @@ def _method_tables(content: dict[str, Any]) -> list[Table]:
     sources = []
     for benchmark, preset in content["presets"].items():
         rows = {"network": preset["network"], **preset["plan"], **preset["values"]}
+        for variant, own in preset.get("variants", {}).items():
+            rows |= {f"{name} (variant={variant})": pair for name, pair in own.items()}
         sources += [(benchmark, name, str(value), source) for name, (value, source) in rows.items()]
     tables = []
     if values:

@@ -51,12 +51,19 @@ def hyperparameters(benchmarks: Sequence[str], methods: Sequence[str], _root: Pa
     groups = [_values("all", {one: preset_file["plan"] for one, preset_file in kinds.items()})]
     for method in methods:
         own = {one: preset_file["methods"].get(method, {}) for one, preset_file in kinds.items()}
-        flat = {
-            one: {**values.get("plan", {}), **{name: pair for name, pair in values.items() if name != "plan"}}
-            for one, values in own.items()
-        }
-        groups.append(_values(method, flat))
+        groups.append(_values(method, {one: _flat(values) for one, values in own.items()}))
     return table("presets: value (source)", names("method", "value", *benchmarks), *groups, merged=True)
+
+
+def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A method's table of a preset: its plan, its values, and those of its variants."""
+    found = dict(values.get("plan", {}))
+    for name, inner in values.items():
+        if isinstance(inner, Mapping) and name != "plan":
+            found |= {f"{key} (variant={name})": pair for key, pair in inner.items()}
+        elif name != "plan":
+            found[name] = inner
+    return found
 
 
 def _values(method: str, found: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:

@@ -124,6 +124,7 @@ class MemoryForm:
             self.tensor(f"projector of {layer}", projector, *[self.inputs(layer)] * 2, dtype=torch.float64)
         for name, least in (("images", 1), ("of", 1), ("epochs", 0), ("seen", 0)):
             _count(name, getattr(method, name), least)
+        _number("fallen", method.fallen)
         _flags(method, "first")
 
     def er(self, method: ER) -> None:

@@ -7,13 +7,13 @@ settings that the paper does not tell.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import resources
 from typing import Any, Literal
 
 from perdure.files import parse_toml
-from perdure.lab.spec import spec, split_name
+from perdure.lab.spec import complete, split_name, usual
 from perdure.ops.statistics import Group, Run, Spread, spread
 
 DDOF = 0  # of the paper's deviations: the sum of squares is divided by n
@@ -102,13 +102,13 @@ def _reasons(group: Group, row: Mapping[str, Any], unknown: Mapping[str, Any]) -
 
 def _differences(run: Run, named: bool) -> Iterator[str]:
     """What was asked for that the preset has not; a row that is named after its values has them on purpose."""
-    usual = spec(run["method"], run["benchmark"])
-    if run["network"] != usual.network:
-        yield f"network {run['network']}, not {usual.network}"
+    published, whole = usual(run), complete(run)
+    if run["network"] != published.network:
+        yield f"network {run['network']}, not {published.network}"
     if run["tasks"] is not None:
         yield f"{run['tasks']} tasks only"
-    for name, value in {**usual.plan.plain(), **({} if named else usual.values)}.items():
-        given = {**run["plan"], **run["values"]}.get(name, value)
+    for name, value in {**asdict(published.plan), **({} if named else published.values)}.items():
+        given = {**whole["plan"], **whole["values"]}.get(name, value)
         if given != value:
             yield f"{name} {_text(given)}, not {_text(value)}"
     if run.get("outliers"):

@@ -13,7 +13,7 @@ from perdure.errors import PerdureError, UnknownName, WrongValue
 from perdure.lab import index
 from perdure.lab.pictures import read_result, study_tables
 from perdure.lab.probe_runs import run_labels
-from perdure.lab.spec import spec, split_name
+from perdure.lab.spec import complete, split_name, usual
 from perdure.lab.store import read_probe, read_probes, write
 from perdure.lab.study import StudyResult, notes_on, study_so_far
 from perdure.lab.study_file import Study, probe_keys, shipped
@@ -287,12 +287,13 @@ def run_command(record: Mapping[str, Any], out: Path = Path("runs")) -> str:
     words += ["--seed", str(record["seed"])]
     words += [] if record["tasks"] is None else ["--tasks", str(record["tasks"])]
     usual = None if code else _usual(record)
+    record = record if usual is None else complete(record)
     if usual is None or usual["network"] != record["network"]:
         words += ["--net", code.get("network", {}).get("where") or record["network"]]
     for option, group in (("--set", "values"), ("--plan", "plan"), ("--data", "settings")):
         known = usual[group] if usual is not None else {}
         words += _options(
-            option, {name: v for name, v in record[group].items() if name not in known or known[name] != v}
+            option, {name: v for name, v in record[group].items() if name not in known or known[name] != _plain(v)}
         )
     words += ["--outliers", record["outliers"]] if record.get("outliers") else []
     words += ["--threads", str(record["threads"])]
@@ -306,7 +307,7 @@ def _usual(record: Mapping[str, Any]) -> dict[str, Any] | None:
         kind = split_name(record["benchmark"])[0]
         if record["method"] not in registry.methods or kind not in registry.benchmarks:
             return None
-        content = spec(record["method"], record["benchmark"], tasks=record["tasks"]).plain()
+        content = complete(usual(record).plain())
     except PerdureError:  # of another version, or of another package
         return None
     return {name: {key: _plain(value) for key, value in part.items()} if isinstance(part, dict) else part

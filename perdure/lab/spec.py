@@ -3,7 +3,7 @@
 import json
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
 from hashlib import blake2b
 from importlib.resources import files
@@ -17,7 +17,7 @@ from perdure.errors import UnknownName, WrongValue, short
 from perdure.files import parse_toml
 from perdure.lab.outlier_spec import outlier_specs
 from perdure.schema import Value, checked, meant, values_of
-from perdure.train.plan import Plan
+from perdure.train.plan import ADDED, Plan
 
 Judged = Literal["test", "valid"]
 PLAN_ALIASES = {
@@ -33,6 +33,7 @@ PLAN_ALIASES = {
     "scheduler": "schedule",
 }
 FORMAT = 4  # rises when the same spec would give other numbers
+REVISED = ("ewc", "owm")  # methods with other numbers since, but only where the validation loss decides
 
 
 @dataclass(frozen=True)
@@ -56,16 +57,24 @@ def presets() -> dict[str, dict[str, Any]]:
     return {name: parse_toml(file.read_bytes()) for name, file in shipped_files("presets").items()}
 
 
-def preset(benchmark: str, method: str) -> Preset:
-    """The preset of a method on a benchmark; what no preset names keeps its default."""
+def preset(benchmark: str, method: str, variant: str = "") -> Preset:
+    """The preset of a method on a benchmark; what no preset names keeps its default. A variant may have values of its
+    own (`[methods.rcl.paper]`)."""
     table = presets().get(benchmark, {"network": ["resnet18", "default"]})
     own = table.get("methods", {}).get(method, {})
     plan = {**table.get("plan", {}), **own.get("plan", {})}
+    values = {name: pair for name, pair in own.items() if name != "network" and isinstance(pair, list)}
     return Preset(
-        network=tuple(table["network"]),
+        network=tuple(own.get("network", table["network"])),
         plan={name: tuple(pair) for name, pair in plan.items()},
-        values={name: tuple(pair) for name, pair in own.items() if name != "plan"},
+        values={name: tuple(pair) for name, pair in {**values, **own.get(variant, {})}.items()},
     )
+
+
+def variants(benchmark: str, method: str) -> list[str]:
+    """The variants of a method for which a preset has values of their own."""
+    own = presets().get(benchmark, {}).get("methods", {}).get(method, {})
+    return [name for name, inner in own.items() if name != "plan" and isinstance(inner, dict)]
 
 
 @dataclass(frozen=True)
@@ -86,17 +95,21 @@ class RunSpec:
 
     def plain(self) -> dict[str, Any]:
         """As data; what a run does without is left out, so that older runs keep their names."""
-        content = {**asdict(self), "plan": self.plan.plain(), "format": FORMAT}
+        content = {**asdict(self), "plan": self.plan.plain()}
+        for part, before in _before(content).items():
+            content[part] = {name: v for name, v in content[part].items() if (name, v) not in before.items()}
+        content["format"] = _format(self.method, content["plan"])
         return {name: value for name, value in content.items() if value or name not in ("outliers", "code")}
 
     @classmethod
     def from_plain(cls, content: Mapping[str, Any]) -> Self:
         """Back from `plain`, whose tuples JSON makes lists of."""
-        if content["format"] != FORMAT:
-            raise WrongValue(f"format {content['format']}, but this perdure has {FORMAT}; run it again")
-        given = {own.name: content[own.name] for own in fields(cls) if own.name in content}
+        if content["format"] != (known := _format(content["method"], content["plan"])):
+            raise WrongValue(f"format {content['format']}, but this perdure has {known}; run it again")
+        whole = complete(content)
+        given = {own.name: whole[own.name] for own in fields(cls) if own.name in whole}
         options = plan_options(_tuples(content["plan"]))  # names that are not known are refused
-        values, plan = _tuples(content["values"]), Plan(**options)
+        values, plan = _tuples(whole["values"]), Plan(**options)
         return cls(**{**given, "values": values, "plan": plan})
 
     def digest(self, data: str = "") -> str:
@@ -154,6 +167,46 @@ def as_folder(name: str) -> str:
     return name.rpartition(":")[2]
 
 
+def _format(method: str, plan: Mapping[str, Any]) -> int:
+    """Of a specification. Where EWC's penalty counts in the validation loss, and OWM's α follows the drops of the rate,
+    older runs have other numbers."""
+    revised = method in REVISED and (plan.get("schedule") == "plateau" or plan.get("keep") == "best")
+    return FORMAT + 1 if revised else FORMAT
+
+
+def _before(content: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """What runs had before there was a value or a setting for it: those that came after format 4."""
+    by_method = {
+        "trgp": {"learn_norms": content["values"].get("variant") == "released"},
+        "er": {"batches": "mixed"},
+        "rcl": {"eq8": False},
+    }
+    by_benchmark = {"cifar100": {"order": "index"}}
+    return {
+        "values": by_method.get(content["method"], {}),
+        "settings": by_benchmark.get(content["benchmark"], {}),
+    }
+
+
+def complete(content: Mapping[str, Any]) -> dict[str, Any]:
+    """What `plain` made, or a record, with what was left out."""
+    later = {option.name: option.default for option in fields(Plan) if option.name in ADDED}
+    return {
+        **content,
+        **{part: {**known, **content[part]} for part, known in {**_before(content), "plan": later}.items()},
+    }
+
+
+def usual(content: Mapping[str, Any]) -> RunSpec:
+    """A run like this one with nothing set; where it has another variant, with the values that a preset has for it."""
+    asked = {"method": content["method"], "benchmark": content["benchmark"], "tasks": content["tasks"]}
+    plain, variant = spec(**asked), content["values"].get("variant")
+    if variant == plain.values.get("variant"):
+        return plain
+    own = spec(**asked, values={"variant": variant})
+    return replace(own, values={**own.values, "variant": plain.values["variant"]})
+
+
 def _tuples(content: Mapping[str, Any]) -> dict[str, Any]:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in content.items()}
 
@@ -194,6 +247,8 @@ def spec(
     chosen_values = {meant(name, own): value for name, value in (values or {}).items()}
     if len(chosen_values) < len(values or {}):
         raise WrongValue(f"method {method}: a value is given twice, by its name and by its symbol; give it once")
+    if "variant" in chosen_values:
+        proposed = preset(kind, method, str(chosen_values["variant"]))
     given = {**{name: pair[0] for name, pair in proposed.values.items()}, **chosen_values}
     if required := [name for name, value in own.items() if value.default is Parameter.empty and name not in given]:
         raise WrongValue(f"method {method}: {required[0]} has no default; set it, or give it one")

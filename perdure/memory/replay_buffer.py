@@ -58,6 +58,17 @@ class ReplayBuffer(TensorBank):
         rows = torch.randperm(self.held)[:size].to(self["y"].device)
         return Batch(self["x"][rows], self["y"][rows], self["task"][rows].cpu())
 
+    def sample_of_one_task(self, size: int) -> Batch:
+        """The same of one task, which is drawn as often as it has images. A task with a single image, which has no
+        batch statistics, is drawn only if there is no other."""
+        tasks, counts = self["task"], torch.bincount(self["task"])
+        several = (counts[tasks] > 1).nonzero()[:, 0]
+        among = several if len(several) else torch.arange(self.held)
+        task = int(tasks[among[torch.randint(len(among), ())]])
+        rows = (tasks == task).nonzero()[:, 0]
+        rows = rows[torch.randperm(len(rows))[:size].to(rows.device)]
+        return Batch(self["x"][rows], self["y"][rows], task)
+
     def counts(self) -> list[int]:
         """How many images are held of each task."""
         found: list[int] = torch.bincount(self["task"].cpu()).tolist() if self.held else []

@@ -15,7 +15,7 @@ from perdure.methods.gpm import GPM
 from perdure.nets.network import Network
 from perdure.ops.expansion import effective, expansion, fresh_columns, patch_norms, retain_ratio, transform, transformed
 from perdure.ops.gradients import Projection, grad
-from perdure.ops.layers import Kind, Layer
+from perdure.ops.layers import Layer
 from perdure.schema import Count, Reading, Share, Weight
 from perdure.types import Batch, Gradient, Lesson, Weights
 
@@ -24,7 +24,7 @@ BATCH = 64  # images at a time when the retain ratio is measured: the papers' ba
 
 class API(GPM):
     state_attributes: ClassVar[tuple[str, ...]] = ("now",)
-    protects: ClassVar[tuple[Kind, ...]] = ("linear", "conv")
+    protects = ("linear", "conv")
     memory: DualMemory
 
     def __init__(
@@ -36,7 +36,7 @@ class API(GPM):
         samples: Count = 125,  # n: training images whose layer inputs are remembered
         floor: Share = 0.5,  # ρ: a layer grows if the projection leaves less than this share of its gradient's length
         growth: Weight = 10.0,  # K: new inputs of a layer for each unit that its share falls short of ρ
-        variant: Reading = "intended",  # released: what is free after the first task misses what no sample showed
+        variant: Reading = "released",  # intended: what no sample of the first task showed stays free, too
     ) -> None:
         super().__init__(net, threshold=threshold, threshold_step=threshold_step, samples=samples)
         self.variant = variant

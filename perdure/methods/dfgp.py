@@ -65,11 +65,15 @@ class DFGP(GPM):
         losses = self.losses(batch, weights, replace(mixing, share=share), "ascent")
         loss = self.total(losses)
         gradient = {}
-        if self.variant == "paper":  # Eq. 17 weighs the mixed loss by 1, not λ
-            gradient = grad(loss + (1 - self.mix_weight) * losses.mixed, {"share": share}, retain_graph=True)
+        if self.variant == "paper":
+            gradient = grad(loss + self.unweighted(losses), {"share": share}, retain_graph=True)
         gradient = ascent_grad(loss, {**weights, "share": share}) | gradient
         share_grad = gradient.pop("share", torch.zeros_like(share))
         return perturb(weights, gradient, self.radius), replace(mixing, share=shift(share, share_grad, self.radius))
+
+    def unweighted(self, losses: Losses) -> Tensor:
+        """What the mixing ascends besides J: Eq. 17 weighs the mixed loss by 1, not λ."""
+        return (1 - self.mix_weight) * losses.mixed
 
     def losses(self, batch: Batch, weights: Weights, mixing: Mixing, going: Pass) -> Losses:  # noqa: ARG002
         out, mixed_out = self.forward_each([batch.x, mix(batch.x, mixing)], batch.task, weights)

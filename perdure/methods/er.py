@@ -4,14 +4,16 @@ A memory holds a uniform sample of all images seen. Each batch is joined by as m
 through the network at once.
 """
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
+
+from torch import Tensor
 
 from perdure.memory.replay_buffer import Capacity, ReservoirBuffer, join
 from perdure.methods.method import Method, Need
 from perdure.nets.network import Network
-from perdure.ops.gradients import clip
+from perdure.ops.gradients import clip, grad
 from perdure.schema import Count, Positive
-from perdure.types import Batch, Gradient
+from perdure.types import Batch, EpochStart, Gradient
 
 
 class ER(Method):
@@ -24,25 +26,35 @@ class ER(Method):
         *,
         memory: Capacity = 2000,  # M: images held, of all tasks together; 0 is plain SGD
         replay_batch: Count = 64,  # images drawn from them for each batch
+        batches: Literal["mixed", "apart"] = "mixed",  # old images with the new ones, or a batch of one past task
         clip: Positive | None = None,  # longest gradient; none leaves it as it is
     ) -> None:
         super().__init__(net)
         self.memory = ReservoirBuffer(memory)
         self.replay_batch = replay_batch
+        self.batches = batches
         self.clip = clip
         self.filling = False
 
-    def begin_epoch(self, epoch: int, epochs: int, lr_scale: float) -> None:  # noqa: ARG002
+    def begin_epoch(self, start: EpochStart) -> None:
         """Each image passes the memory once, in the first epoch."""
-        self.filling = epoch == 0
+        self.filling = start.epoch == 0
 
     def gradient(self, batch: Batch) -> Gradient:
         """Of the mean loss over new and old images, each with its own head; then the new ones may be kept."""
-        drawn = join(batch, self.memory.sample(self.replay_batch)) if self.memory.held else batch
-        gradient = super().gradient(drawn)
+        gradient = grad(self.replay_loss(batch), self.trainable())
         if self.filling:
             self.memory.add(batch)
         return gradient if self.clip is None else clip(gradient, self.clip)
+
+    def replay_loss(self, batch: Batch) -> Tensor:
+        """Batch norm sees the tasks together, as released, or each apart, as in use."""
+        if not self.memory.held:
+            return self.loss(batch)
+        if self.batches == "mixed":
+            return self.loss(join(batch, self.memory.sample(self.replay_batch)))
+        old = self.memory.sample_of_one_task(self.replay_batch)
+        return (len(batch) * self.loss(batch) + len(old) * self.loss(old)) / (len(batch) + len(old))
 
     def needs(self) -> frozenset[Need]:
         return self.may_need if self.memory.capacity else Method.may_need

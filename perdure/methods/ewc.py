@@ -9,7 +9,7 @@ from typing import Any
 from perdure.memory.bank import TensorBank
 from perdure.methods.method import Method
 from perdure.nets.network import Network
-from perdure.ops.fisher import add_ewc_gradient, diagonal_fisher, merge
+from perdure.ops.fisher import add_ewc_gradient, diagonal_fisher, ewc_penalty, merge
 from perdure.ops.gradients import clip, grad
 from perdure.schema import Count, Positive, Weight
 from perdure.types import Batch, Gradient, Lesson, Weights
@@ -50,6 +50,10 @@ class EWC(Method):
         for name, importance in merge(self._springs()[1], new, lesson.index).items():
             self.fisher[name] = importance
             self.anchor[name] = weights[name].detach().clone()
+
+    def penalty(self) -> float:
+        """(λ/2) Σ F (θ − θ*)², as HAT's validation loss has it."""
+        return ewc_penalty(self.trainable(), *self._springs(), self.coefficient)
 
     def _springs(self) -> tuple[Weights, Weights]:
         return dict(self.anchor.items()), dict(self.fisher.items())

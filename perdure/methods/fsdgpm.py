@@ -16,17 +16,16 @@ from perdure.methods.gpm import GPM
 from perdure.methods.method import Need
 from perdure.nets.network import Network
 from perdure.ops.gradients import ascent_grad, clip, grad
-from perdure.ops.layers import Kind
 from perdure.ops.soft_projection import parts_inside
 from perdure.ops.subspace import extend
 from perdure.schema import Count, Positive, Reading, Share, Weight
-from perdure.types import Batch, Gradient, Lesson, Weights
+from perdure.types import Batch, EpochStart, Gradient, Lesson, Weights
 
 
 class FSDGPM(GPM):
     may_need: ClassVar[frozenset[Need]] = frozenset({"task-identity", "stored-data"})
     state_attributes: ClassVar[tuple[str, ...]] = ("lr_scale", "filling", "attached")
-    protects: ClassVar[tuple[Kind, ...]] = ("linear", "conv")
+    protects = ("linear", "conv")
 
     def __init__(
         self,
@@ -44,7 +43,7 @@ class FSDGPM(GPM):
         pieces: Count = 2,  # steps uphill, each on its own piece of the batch
         second_order: bool = True,  # whether the gradient knows how the steps uphill depend on the weights
         learn_norms: bool = False,  # whether biases and batch norms learn on after the first task, as released
-        variant: Reading = "intended",  # released: λ loses its optimizer after its first step, and stays at 1
+        variant: Reading = "released",  # λ loses its optimizer after one step and stays at 1; intended: it does not
     ) -> None:
         super().__init__(net, threshold=threshold, threshold_step=threshold_step, samples=samples)
         self.look_ahead = look_ahead
@@ -67,12 +66,12 @@ class FSDGPM(GPM):
             self.importance[layer] = basis.new_ones(basis.shape[1])
         self.lr_scale, self.attached = 1.0, True
 
-    def begin_epoch(self, epoch: int, epochs: int, lr_scale: float) -> None:  # noqa: ARG002
+    def begin_epoch(self, start: EpochStart) -> None:
         """Both rates follow that of the weights. The released code makes new optimizers when they drop."""
-        if lr_scale < self.lr_scale and self.variant == "released":
+        if start.lr_scale < self.lr_scale and self.variant == "released":
             self.velocity.clear()
             self.attached = True
-        self.lr_scale, self.filling = lr_scale, epoch == 0
+        self.lr_scale, self.filling = start.lr_scale, start.epoch == 0
 
     def gradient(self, batch: Batch) -> Gradient:
         weights = self.trainable()

@@ -11,7 +11,7 @@ from perdure.ops.gradients import grad
 from perdure.ops.layers import Kind, Layer
 from perdure.ops.losses import cross_entropy
 from perdure.schema import checks_values, documented
-from perdure.types import Batch, Gradient, Lesson, Part, Task, TaskIds, Weights
+from perdure.types import Batch, EpochStart, Gradient, Lesson, Part, Task, TaskIds, Weights
 
 Need = Literal["task-identity", "stored-data"]
 """What a method may need in use: to be told which task an image belongs to; to keep training images of old tasks."""
@@ -52,8 +52,8 @@ class Method(nn.Module):
     def begin(self, lesson: Lesson) -> None:
         """Before the first batch of a lesson; the heads are there."""
 
-    def begin_epoch(self, epoch: int, epochs: int, lr_scale: float) -> None:
-        """Before each epoch, counted from 0, of at most so many; the learning rate is `lr_scale` times the plan's."""
+    def begin_epoch(self, start: EpochStart) -> None:
+        """Before each epoch; `start` says which it is, how far the lesson has come and how far the rate has fallen."""
 
     def trainable(self) -> dict[str, nn.Parameter]:
         """What moves; frozen parameters never do."""
@@ -85,6 +85,11 @@ class Method(nn.Module):
     def facts(self) -> dict[str, Any]:
         """What the method has to say of itself, for the record; plain numbers, lists and dictionaries."""
         return {}
+
+    def penalty(self) -> float:
+        """What its loss has besides the cross-entropy at the weights as they are: the validation loss by which the rate
+        is lowered and the best epoch chosen includes it."""
+        return 0.0
 
     def remedy(self) -> str:
         """What else to try when the loss diverges, besides a lower learning rate."""

@@ -16,14 +16,14 @@ from perdure.methods.method import Method
 from perdure.nets.network import Network
 from perdure.ops.gradients import Projection, clip, project, projected_grad
 from perdure.ops.rls import update
-from perdure.ops.layers import Kind, Layer, LayerInput, columns, layer_inputs
+from perdure.ops.layers import Layer, LayerInput, columns, layer_inputs
 from perdure.schema import Count, Positive
-from perdure.types import Batch, Gradient, Lesson
+from perdure.types import Batch, EpochStart, Gradient, Lesson
 
 
 class OWM(Method):
-    protects: ClassVar[tuple[Kind, ...]] = ("linear", "conv")
-    state_attributes: ClassVar[tuple[str, ...]] = ("first", "images", "epochs", "of", "seen")
+    protects = ("linear", "conv")
+    state_attributes: ClassVar[tuple[str, ...]] = ("first", "images", "epochs", "of", "fallen", "seen")
 
     def __init__(
         self,
@@ -45,14 +45,15 @@ class OWM(Method):
         self.clip = clip
         self.projectors = TensorBank()  # layer → P (d, d), never reset
         self.first, self.images = True, 1  # of the lesson at hand: is it the first, and how many images has it
-        self.epochs, self.of, self.seen = 0, 1, 0  # epochs done, of how many, and images seen in this one
+        self.epochs, self.of, self.fallen = 0, 1, 0.0  # epochs done, of how many, and of the drops of the rate
+        self.seen = 0  # images, in this epoch
 
     def begin(self, lesson: Lesson) -> None:
         self.first, self.images = lesson.index == 0, len(lesson)
-        self.epochs, self.of, self.seen = 0, 1, 0
+        self.begin_epoch(EpochStart(0, 1))
 
-    def begin_epoch(self, epoch: int, epochs: int, lr_scale: float) -> None:  # noqa: ARG002 — α follows the epochs
-        self.epochs, self.of, self.seen = epoch, epochs, 0
+    def begin_epoch(self, start: EpochStart) -> None:
+        self.epochs, self.of, self.fallen, self.seen = start.epoch, start.epochs, start.fallen, 0
 
     def gradient(self, batch: Batch) -> Gradient:
         loss, inputs = self.loss_and_inputs(batch)
@@ -83,7 +84,7 @@ class OWM(Method):
     def update_projectors(self, inputs: dict[str, LayerInput]) -> None:
         """Shrink every projector along the mean input of the batch; α falls from α₀ to α₀ c in the course of a lesson,
         so that early batches, met by weights that still change, count for little."""
-        done = min((self.epochs + self.seen / self.images) / self.of, 1.0)  # τ
+        done = EpochStart(self.epochs, self.of, fallen=self.fallen).progress(self.seen / self.images)  # τ
         decays = self.decays()
         for name in self.layers():
             if name not in inputs:  # a layer that this batch did not pass

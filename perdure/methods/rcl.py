@@ -40,6 +40,7 @@ class RCL(DFGP):
         phi_steps: Count = 200,  # training steps of φ
         phi_rate: Positive = 0.1,  # learning rate of φ
         phi_cap: Weight | None = None,  # largest ‖Δθ‖/‖θ‖ of a layer; none lets φ grow as released
+        eq8: bool = False,  # paper: the mixing ascends Eq. 8 as printed, without κ; Eq. 17, its solution, has κ
         variant: Variant = "released",  # where paper and released code differ, which to follow
         budget: Bytes | None = None,  # most bytes of bases; none sets no limit
     ) -> None:
@@ -57,6 +58,7 @@ class RCL(DFGP):
         self.ua_weight = ua_weight
         self.ua_in = ua_in
         self.features = features
+        self.eq8 = eq8
         self.phi_init = phi_init
         self.phi_steps = phi_steps
         self.phi_rate = phi_rate
@@ -103,6 +105,10 @@ class RCL(DFGP):
         """J = L(x) + λ L(x̃) + κ L_ua."""
         total = super().total(losses)
         return total if losses.ua is None else total + self.ua_weight * losses.ua
+
+    def unweighted(self, losses: Losses) -> torch.Tensor:
+        more = super().unweighted(losses)
+        return more if losses.ua is None or not self.eq8 else more + (1 - self.ua_weight) * losses.ua
 
     def facts(self) -> dict[str, Any]:
         return super().facts() | ({"phi_ratio": self.phi_ratios} if self.phi_ratios else {})

@@ -14,7 +14,6 @@ from perdure.memory.bank import TensorBank
 from perdure.methods.gpm import GPM
 from perdure.nets.network import Network
 from perdure.ops.gradients import grad
-from perdure.ops.layers import Kind
 from perdure.ops.subspace import extend
 from perdure.ops.trust_region import joint_space, related, scaled, scaled_by_inputs
 from perdure.schema import Count, Reading, Share
@@ -23,7 +22,7 @@ from perdure.types import Gradient, Lesson, Weights
 
 class TRGP(GPM):
     state_attributes: ClassVar[tuple[str, ...]] = ("learning",)
-    protects: ClassVar[tuple[Kind, ...]] = ("linear", "conv")
+    protects = ("linear", "conv")
 
     def __init__(
         self,
@@ -35,12 +34,14 @@ class TRGP(GPM):
         related: Count = 2,  # K: old tasks, at most, that a layer may use again
         trust: Share = 0.5,  # share of the gradient's length an old task must hold; the paper calls it ε, too
         trust_samples: Count = 125,  # training images whose gradient is measured for that
-        variant: Reading = "intended",  # follow the paper, or the slips of the released code as well
+        learn_norms: bool = False,  # whether biases and batch norms learn on after the first task, as on CIFAR-100
+        variant: Reading = "released",  # intended: without the slips of the released code
     ) -> None:
         super().__init__(net, threshold=threshold, threshold_step=threshold_step, samples=samples)
         self.related = related
         self.trust = trust
         self.trust_samples = trust_samples
+        self.learn_norms = learn_norms
         self.variant = variant
         self.spaces = TensorBank()  # lesson, layer → B (d, k), the lesson's own space
         self.scales = TensorBank()  # task, lesson, layer → S (k, k), by which a learned task scales that space
@@ -85,8 +86,8 @@ class TRGP(GPM):
         return by_layer
 
     def allowed(self, gradient: Gradient) -> Gradient:
-        """As GPM; the released code leaves batch norm free."""
-        return gradient if self.variant == "released" else super().allowed(gradient)
+        """As GPM, unless norms are to learn on: the released script of CIFAR-100 leaves batch norm free."""
+        return gradient if self.learn_norms else super().allowed(gradient)
 
     def end(self, lesson: Lesson) -> None:
         """Freeze the scales; find the task's own space; add what is new in it to the memory. The released code looks at

@@ -69,3 +69,24 @@ class SlimAlexNet(AlexNet):
         dropout: bool = False,
     ) -> None:
         super().__init__(shape, filters=filters, units=units, dropout=dropout)
+
+
+class OneNormAlexNet(AlexNet):
+    """The network of FS-DGPM's code: the same sizes, but a batch norm after the second convolution alone, which keeps
+    running statistics, one for all tasks; all of the 125 images are sampled in every layer."""
+
+    shared_statistics = True
+
+    def __init__(
+        self,
+        shape: tuple[int, int, int],
+        *,
+        filters: tuple[int, int, int] = (64, 128, 256),
+        units: tuple[int, int] = (2048, 2048),
+        dropout: bool = True,
+    ) -> None:
+        super().__init__(shape, filters=filters, units=units, dropout=dropout)
+        for name in ("bn1", "bn3", "bn4", "bn5"):
+            self.add_module(name, nn.Identity())
+        self.bn2 = nn.BatchNorm2d(filters[1])
+        self.patch_images = dict.fromkeys(self.layers(), 125)

@@ -50,7 +50,7 @@ class Coverage:
     @property
     def per_task(self) -> list[str]:
         """The buffers that training changes."""
-        return [part.name for part in self.parts if part.role == "per task"]
+        return [part.name for part in self.parts if part.role == "per task" and not part.parameter]
 
     def of(self, role: Role) -> list[Covered]:
         return [part for part in self.parts if part.role == role]
@@ -77,7 +77,12 @@ class Coverage:
 
 
 def examine(
-    backbone: nn.Module, x: Tensor, free: Sequence[str] = (), heads: Sequence[str] = (), unused: Sequence[str] = ()
+    backbone: nn.Module,
+    x: Tensor,
+    free: Sequence[str] = (),
+    heads: Sequence[str] = (),
+    unused: Sequence[str] = (),
+    shared_statistics: bool = False,
 ) -> Coverage:
     """See by one forward in evaluation and, if there are buffers, one in training mode, which change nothing.
 
@@ -110,7 +115,8 @@ def examine(
     roles = _Roles(projected, used, uses.other, tuple(free), tuple(heads), tuple(unused))
     parts = [Covered(name, tuple(found.shape), *roles.of(name, found)) for name, found in parameters.items()]
     for name, buffer in backbone.named_buffers():
-        role: Role = "per task" if name in changed else "frozen"
+        moves: Role = "unprotected" if shared_statistics else "per task"
+        role = moves if name in changed else "frozen"
         parts.append(Covered(name, tuple(buffer.shape), role, "a buffer", parameter=False))
     return Coverage(tuple(parts), layers)
 

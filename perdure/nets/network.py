@@ -97,6 +97,9 @@ class Backbone(nn.Module):
     channels_last: bool = False
     """Whether its convolutions may be laid out with the channels last in memory, which is faster."""
 
+    shared_statistics: bool = False
+    """Whether running statistics are those of the latest task for all tasks, as published networks may have them."""
+
     free: tuple[str, ...] = ()
     """Beginnings of the names of parameters that projection methods let move in later tasks although nothing protects
     them."""
@@ -172,7 +175,8 @@ class Network(nn.Module):
     def examine(self, x: Tensor) -> Coverage:
         """See by one forward in each mode, which change nothing, how the parameters and buffers are used. Images that
         the backbone cannot take are refused in a line."""
-        found = examine(self.backbone, x, self.backbone.free, unused=self.backbone.old_head())
+        own = self.backbone
+        found = examine(own, x, own.free, unused=own.old_head(), shared_statistics=own.shared_statistics)
         self.coverage = self.coverage or found
         return self.coverage
 

@@ -38,9 +38,9 @@ def wrap(
     >>> net.backbone.width, net.backbone.head
     (8, '3')
     >>> print(coverage(net))
-    projected      79.7 %  moves only where no old task's inputs are
-    fixed           1.7 %  learned with the first task and fixed from then on
-    frozen         18.7 %  never moves
+    projected     79.7 %  moves only where no old task's inputs are
+    fixed          1.7 %  learned with the first task and fixed from then on
+    frozen        18.7 %  never moves
       model.1.weight  8×48          projected
       model.1.bias    8             fixed  (read by linear, which no basis covers)
       model.3.weight  10×8          frozen  (the head that was there)

@@ -55,3 +55,15 @@ def add_ewc_gradient(
         own = gradient[name] if name in gradient else torch.zeros_like(distance)
         torch.addcmul(own, distance, fisher[name], value=coefficient, out=distance)
     return {**gradient, **dict(zip(fisher, away, strict=True))}
+
+
+@torch.no_grad()
+def ewc_penalty(weights: Weights, anchor: Weights, fisher: Weights, coefficient: float) -> float:
+    """(λ/2) Σ F (θ − θ*)².
+
+    >>> one = torch.ones(())
+    >>> ewc_penalty({"w": 5 * one}, {"w": one}, {"w": 2 * one}, 10.0)
+    160.0
+    """
+    parts = [(importance * (weights[name] - anchor[name]).square()).sum() for name, importance in fisher.items()]
+    return coefficient / 2 * float(torch.stack(parts).sum()) if parts else 0.0

@@ -15,7 +15,7 @@ from perdure.train.evaluate import RunningScore, evaluate_together
 from perdure.train.optimizers import optimizer_for
 from perdure.train.plan import Plan
 from perdure.train.state import Epoch, FitState, changing, undone_on_failure
-from perdure.types import Gradient, Lesson
+from perdure.types import EpochStart, Gradient, Lesson
 
 
 def fit(
@@ -55,7 +55,8 @@ def _fit(
         rate = state.schedule.rate
         method.train()
         if state.batches == 0:
-            method.begin_epoch(state.epoch, plan.epochs, rate / plan.rate)
+            fallen = state.schedule.fallen(plan.rate)
+            method.begin_epoch(EpochStart(state.epoch, plan.epochs, rate / plan.rate, fallen))
         with chance(seed, "train", lesson.index, state.epoch):
             if state.batches:
                 set_generator_states(state.generators)
@@ -71,13 +72,16 @@ def _fit(
         if plan.train_scores:
             train = evaluate_together(method, ((p.task, p.train) for p in lesson.parts))
         valid = evaluate_together(method, ((p.task, p.valid) for p in lesson.parts))
-        if not math.isfinite(valid.loss):
+        judged = valid.loss + method.penalty()
+        if not math.isfinite(judged):
             raise Diverged(
                 f"the loss is no longer a number after epoch {state.epoch + 1} of task {lesson.index + 1}; "
                 f"lower the learning rate, e.g. --plan rate={plan.lower_rate():g}{method.remedy()}"
             )
-        if (best := state.schedule.see(valid.loss)) and plan.keep == "best":
+        if (best := state.schedule.see(judged)) and plan.keep == "best":
             state.best_weights = _copy(method)
+        if plan.reset_momentum and state.schedule.rate < rate:
+            optimizer.reset()
         epoch = Epoch(lesson.index, state.epoch, rate, valid, train, best, time.perf_counter() - started)
         state.history.append(epoch)
         state.epoch, state.batches, state.seconds, state.running = state.epoch + 1, 0, 0.0, RunningScore()
@@ -103,7 +107,7 @@ def check_lesson(method: Method, lesson: Lesson, state: FitState | None) -> None
                 f"task {part.task + 1} has been learned already: {known} have. Give a new task the next number, "
                 f"{known + 1}, or make a new method"
             )
-        x, _ = part.train.take(slice(0, 2))
+        x, _ = part.train.take(torch.arange(2, device=part.train.y.device) % len(part.train))
         method.net.examine(x.to(next(method.net.parameters()).dtype))
 
 

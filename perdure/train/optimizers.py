@@ -38,6 +38,10 @@ class Optimizer:
         if moving:
             torch._foreach_add_([self.weights[name] for name in moving], list(moving.values()), alpha=-rate)
 
+    def reset(self) -> None:
+        """Be as new."""
+        self.state = {kind: {} for kind in self.kinds}
+
     def direction(self, gradient: Gradient) -> Gradient:
         raise NotImplementedError
 

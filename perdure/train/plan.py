@@ -18,7 +18,8 @@ Augment = Annotated[
 ]
 Epochs = Annotated[int, Limits(ge=0)]
 
-ADDED = ("optimizer", "weight_decay", "nesterov", "milestones", "warmup", "augment", "statistics")  # since format 4 of specifications
+# since format 4 of specifications
+ADDED = ("optimizer", "weight_decay", "nesterov", "reset_momentum", "milestones", "warmup", "augment", "statistics")
 TRIED = {"sgd": 0.01, "adamw": 0.001}  # a rate at which most networks learn
 
 
@@ -38,6 +39,7 @@ class Plan:
     optimizer: Literal["sgd", "adamw"] = "sgd"  # what makes a step of a gradient
     momentum: Annotated[float, Limits(ge=0, lt=1)] = 0.0  # of SGD
     nesterov: bool = False  # SGD: look ahead along the momentum
+    reset_momentum: bool = False  # whether the optimizer starts anew, without momentum, when the rate drops
     weight_decay: Weight = 0.0  # pull of all moving weights towards zero: in the gradient (SGD), or beside it (AdamW)
     augment: Augment = "none"  # random changes of training images, and of no others
     keep: Literal["best", "last"] = "best"  # weights kept after a lesson: lowest validation loss, or the last

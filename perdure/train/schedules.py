@@ -15,6 +15,9 @@ class Schedule(Protocol):
     def see(self, loss: float) -> bool:
         """Take in the validation loss of an epoch; True if it is the best so far."""
 
+    def fallen(self, first: float) -> float:
+        """Which share of its drops before the last, after which it stops, the rate has made since it was `first`."""
+
 
 @dataclass
 class Plateau:
@@ -42,6 +45,12 @@ class Plateau:
             self.stopped = self.rate < self.floor
         return False
 
+    def fallen(self, first: float) -> float:
+        if self.factor <= 1 or not 0 < self.floor <= first:
+            return 0.0
+        drops, last = (round(math.log(first / rate, self.factor), 6) for rate in (self.rate, self.floor))
+        return min(drops / math.floor(last), 1.0) if last >= 1 else 0.0
+
 
 @dataclass
 class Constant:
@@ -65,6 +74,9 @@ class Constant:
         better = loss < self.best
         self.best = min(self.best, loss)
         return better
+
+    def fallen(self, first: float) -> float:  # noqa: ARG002 — it never stops
+        return 0.0
 
 
 @dataclass
@@ -117,6 +129,9 @@ class Warmup:
         better = loss < self.then.best
         self.then.best = min(self.then.best, loss)
         return better
+
+    def fallen(self, first: float) -> float:
+        return self.then.fallen(first)
 
 
 def set_state(schedule: Schedule, state: dict[str, Any]) -> None:

@@ -116,6 +116,9 @@ def test_show_a_method_on_one_benchmark_lists_every_value_and_its_source() -> No
     assert {name: value["value"] for name, value in found["plan"].items()} == json.loads(json.dumps(asdict(asked.plan)))
     assert found["values"]["mix_weight"]["source"] == "paper, log"
     assert found["values"]["variant"]["source"] == "default"
+    assert found["values"]["phi_rate"]["source"].startswith("code; with variant=paper 0.01 (paper: Alg. 1")
+    own = json.loads(perdure("show", "fsdgpm", "--on", "cifar100", "--json").stdout)
+    assert own["network"] == {"value": "alexnet-fsdgpm", "source": "code: one batch norm"}
     shown = perdure("show", "rcl", "--on", "cifar100").stdout
     assert "plateau" in shown
     assert "six" not in shown

@@ -132,3 +132,16 @@ def test_official_bytes_are_complete(tmp_path, monkeypatch):
         monkeypatch.setattr("perdure.data.benchmarks.cifar100.CIFAR100", replace(CIFAR100, layouts=(layout,)))
         monkeypatch.setenv("PERDURE_CACHE", str(tmp_path / "-".join(names)))
         assert cifar100(seed=1, root=tmp_path).notes["completeness"] == ("complete" if len(names) == 2 else "subset")
+
+
+def test_classes_in_random_order_are_drawn_by_the_seed(tmp_path) -> None:
+    write_binary(tmp_path / "cifar-100-binary", train=20)
+    usual, drawn, again, other = (
+        [task.classes for task in cifar100(seed=seed, root=tmp_path, order=order)]
+        for seed, order in ((1, "index"), (1, "random"), (1, "random"), (2, "random"))
+    )
+    assert usual == [tuple(NAMES[first : first + 10]) for first in range(0, 100, 10)]
+    assert drawn == again != other
+    for found in (drawn, other):
+        assert found != usual
+        assert sorted(name for classes in found for name in classes) == sorted(NAMES)

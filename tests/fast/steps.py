@@ -21,7 +21,7 @@ from perdure.nets.alexnet import AlexNet
 from perdure.nets.mlp import MLP
 from perdure.nets.network import Backbone, Network
 from perdure.nets.resnet18 import ResNet18
-from perdure.types import Gradient, Lesson, Part, Split
+from perdure.types import EpochStart, Gradient, Lesson, Part, Split
 
 
 def images(count: int, seed: int = 0) -> Tensor:
@@ -62,13 +62,13 @@ def on_a_later_task(method: Method, dtype: torch.dtype = torch.float64) -> Metho
         method.net.add_head(3)
     method.to(dtype).train()
     method.begin(lesson(0, dtype))
-    method.begin_epoch(0, 1, 1.0)
+    method.begin_epoch(EpochStart(0, 1))
     method.gradient(lesson(0, dtype).sample(12))
     torch.manual_seed(6)
     method.end(lesson(0, dtype))
     method.train()
     method.begin(lesson(1, dtype))
-    method.begin_epoch(0, 1, 1.0)
+    method.begin_epoch(EpochStart(0, 1))
     with torch.no_grad():
         for weight in method.net.parameters():  # away from the weights that EWC is drawn to
             weight += 1e-3 * torch.randn(weight.shape, dtype=weight.dtype)

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from perdure.methods import fsdgpm
 from perdure.methods.fsdgpm import FSDGPM
-from perdure.nets.network import Backbone, Network
+from perdure.nets.alexnet import OneNormAlexNet
+from perdure.nets.network import Network
 from perdure.ops.gradients import norm
 from perdure.types import Batch, Gradient, Lesson, Weights
 
@@ -42,28 +42,6 @@ LAYERS = {"conv1": (64, 3, 4, 4), "conv2": (128, 64, 3, 3), "conv3": (256, 128, 
 LAYERS |= {"fc1": (2048, 1024), "fc2": (2048, 2048)}
 
 
-class OneNorm(Backbone):
-    """The released FS-DGPM's AlexNet: one batch norm, which keeps running statistics."""
-
-    width = LAYERS["fc2"][0]
-
-    def __init__(self) -> None:
-        super().__init__()
-        for name, (filters, channels, *kernel) in LAYERS.items():
-            whole = (
-                nn.Conv2d(channels, filters, kernel, bias=False) if kernel else nn.Linear(channels, filters, bias=False)
-            )
-            self.add_module(name, whole)
-        self.bn2 = nn.BatchNorm2d(LAYERS["conv2"][0], RECIPE["networks"]["bn_eps"], SIZES["fsdgpm_bn_momentum"])
-
-    def forward(self, x: Tensor, quiet: bool = False) -> tuple[Tensor, Tensor]:  # noqa: ARG002 — has no dropout
-        x = F.max_pool2d(F.relu(self.conv1(x)), 2)
-        x = F.max_pool2d(F.relu(self.bn2(self.conv2(x))), 2)
-        x = F.max_pool2d(F.relu(self.conv3(x)), 2).flatten(1)
-        x = F.relu(self.fc2(F.relu(self.fc1(x))))
-        return x, x
-
-
 def parameters() -> Parameters:
     """In the order of the recipe; the one head of the files is two heads here."""
     rs, made = stream(61), Parameters()
@@ -71,13 +49,13 @@ def parameters() -> Parameters:
         made[name] = weight(rs, *shape)
         if name == "conv2":
             made["bn2.gamma"], made["bn2.beta"] = bn(rs, shape[0])
-    whole = weight(rs, 2 * CLASSES, OneNorm.width)
+    whole = weight(rs, 2 * CLASSES, LAYERS["fc2"][0])
     made["head0"], made["head1"] = whole[:CLASSES], whole[CLASSES:]
     return made
 
 
 def network(dtype: torch.dtype) -> Network:
-    net, made = Network(OneNorm()), parameters()
+    net, made = Network(OneNormAlexNet((3, 32, 32), dropout=False)), parameters()
     net.add_head(CLASSES)
     net.add_head(CLASSES)
     net.to(dtype)
@@ -91,7 +69,7 @@ def by_file_name(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """What has perdure's names under those of the files; a head without a gradient has zeros there."""
     names = {library_name(name): name for name in parameters()}
     found = {names[own]: value for own, value in values.items()}
-    heads = [found.pop(f"head{task}", torch.zeros(CLASSES, OneNorm.width)) for task in (0, 1)]
+    heads = [found.pop(f"head{task}", torch.zeros(CLASSES, LAYERS["fc2"][0])) for task in (0, 1)]
     return {**found, "head": torch.cat([head.detach().double() for head in heads])}
 
 
@@ -233,7 +211,6 @@ def test_the_two_readings_are_told_apart(reading: str, monkeypatch: pytest.Monke
 def remembered(dtype: torch.dtype, threshold: float) -> tuple[FSDGPM, Batch]:
     count = SIZES["fsdgpm_svd_images"]
     net = network(dtype)
-    net.backbone.patch_images = dict.fromkeys(LAYERS, count)
     images = Batch(tensor(draw(stream(64), count, 3, 32, 32), dtype), torch.zeros(count, dtype=torch.int64), 0)
     method = FSDGPM(net, threshold=threshold, samples=count)
     method.replay.add(images)

@@ -13,7 +13,7 @@ from perdure.methods.owm import OWM
 from perdure.nets.network import Backbone, Network
 from perdure.ops.gradients import grad, norm, project
 from perdure.ops.rls import update
-from perdure.types import Batch, Lesson, Part, Split
+from perdure.types import Batch, EpochStart, Lesson, Part, Split
 
 from .golden import CHANGE, CLEARLY, DTYPES, GRADIENT, OWN_FOLDER, RECIPE, VALUE, Case, draw, stream, tensor, weight
 
@@ -71,7 +71,7 @@ def two(precision: str = "f64", **values: object) -> tuple[OWM, list[Batch]]:
     size = SIZES["batch"]
     batches = [Batch(x[start : start + size], y[start : start + size], 0) for start in range(0, len(y), size)]
     method.begin(lesson)
-    method.begin_epoch(SIZES["epoch"], SIZES["epochs"], 1.0)
+    method.begin_epoch(EpochStart(SIZES["epoch"], SIZES["epochs"]))
     return method, batches
 
 
@@ -139,7 +139,7 @@ def test_slips_are_told_apart() -> None:
     assert miss(1, own_stride) > CLEARLY
 
     later, _ = two()
-    later.begin_epoch(SIZES["epoch"] + 1, SIZES["epochs"], 1.0)
+    later.begin_epoch(EpochStart(SIZES["epoch"] + 1, SIZES["epochs"]))
     later.update_projectors({"c1": first.x})
     assert miss(1, later) > CLEARLY
 

@@ -432,6 +432,7 @@ MADE_UP: list[tuple[str, str, Change]] = [
     ("fsdgpm", "replayed images", tensor("replay.x", lambda t: t[:, :, :4])),
     ("fsdgpm", "lr_scale", remembered("lr_scale", float("inf"))),
     ("fsdgpm", "filling", remembered("filling", None)),
+    ("owm", "fallen", remembered("fallen", float("nan"))),
     ("fsdgpm", "attached", remembered("attached", 2)),
     ("trgp", "basis of hidden.0", tensor("memory.hidden|0", lambda t: t[:-1])),
     ("trgp", "basis of 0/hidden.0", tensor("spaces.0/hidden|0", lambda t: t[:-1])),

@@ -108,6 +108,7 @@ OTHERS = {
     "adamw": ADAMW,
     "plateau": {**ADAMW, "schedule": "plateau", "patience": 1},
     "steps": {**ADAMW, "schedule": "steps", "milestones": "2"},
+    "reset": {**PLAN, "epochs": 4, "schedule": "linear", "momentum": 0.9, "reset_momentum": True},
     "sgd": {**PLAN, "nesterov": True, "weight_decay": 0.01, "schedule": "constant", "augment": "crop"},
 }
 

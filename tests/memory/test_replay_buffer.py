@@ -44,6 +44,24 @@ def test_every_held_item_is_equally_likely_to_be_drawn_and_none_twice() -> None:
     assert len(memory.sample(99)) == 10
 
 
+def test_of_one_task_each_is_drawn_as_often_as_it_has_images_but_none_alone() -> None:
+    torch.manual_seed(0)
+    memory, times = ReservoirBuffer(10), 2000
+    tasks = torch.tensor([0, 0, 0, 0, 0, 0, 1, 1, 1, 2])
+    memory.add(items(torch.arange(10), tasks))
+    drawn = torch.zeros(3)
+    for _ in range(times):
+        batch = memory.sample_of_one_task(4)
+        assert len(batch.y.unique()) == len(batch) == min(4, int((tasks == batch.task).sum()))
+        assert (tasks[batch.y] == batch.task).all()
+        drawn[batch.task] += 1
+    assert drawn[2] == 0
+    assert abs(float(drawn[0]) / times - 2 / 3) < 4.5 * (2 / 9 / times) ** 0.5
+    alone = ReservoirBuffer(10)
+    alone.add(items(torch.arange(1), 5))
+    assert alone.sample_of_one_task(4).task == 5
+
+
 @pytest.mark.parametrize("maker", [ReservoirBuffer, TaskBuffer])
 def test_a_memory_comes_back_and_goes_on_the_same(maker: type[ReplayBuffer]) -> None:
     memory, again = maker(7), maker(7)

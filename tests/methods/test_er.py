@@ -16,7 +16,7 @@ from perdure.ops.gradients import norm
 from perdure.train.evaluate import evaluate
 from perdure.train.fit import fit
 from perdure.train.plan import Plan
-from perdure.types import Lesson, Stream
+from perdure.types import EpochStart, Lesson, Stream
 
 PLAN = Plan(rate=0.02, epochs=5, batch=16, schedule="linear", keep="last")
 
@@ -71,17 +71,38 @@ def test_new_and_old_images_share_one_mean_and_batch_statistics(
         torch.testing.assert_close(found[name], slope)
 
 
+def test_apart_new_and_old_images_have_batch_statistics_of_their_own(
+    stream: Stream, fresh_net: Callable[[], Network]
+) -> None:
+    method = ER(fresh_net().double(), memory=5, replay_batch=7, batches="apart")
+    first, second = (exactly(lesson) for lesson in method.lessons(stream))
+    for classes in (3, 4):
+        method.net.add_head(classes)
+    method.memory.add(first.sample(5))
+    batch, old = second.sample(9), method.memory.sample(5)
+    found = method.gradient(batch)  # draws all five, in some order
+
+    losses = [
+        F.cross_entropy(method.net.heads[task](method.net.backbone(part.x)[0]), part.y, reduction="sum")
+        for task, part in ((1, batch), (0, old))
+    ]
+    weights = method.trainable()
+    slopes = torch.autograd.grad(sum(losses) / 14, list(weights.values()))
+    for name, slope in zip(weights, slopes, strict=True):
+        torch.testing.assert_close(found[name], slope)
+
+
 def test_a_batch_is_kept_after_its_gradient(stream: Stream) -> None:
     method, plain = ER(net(), memory=50), FineTune(net())
     lesson = next(iter(method.lessons(stream)))
     method.net.add_head(3)
     plain.net.load_state_dict(method.net.state_dict())
     batch = lesson.sample(10)
-    method.begin_epoch(0, 2, 1.0)
+    method.begin_epoch(EpochStart(0, 2))
     found, expected = method.gradient(batch), plain.gradient(batch)
     assert all(torch.equal(found[name], slope) for name, slope in expected.items())
     assert method.memory.held == 10
-    method.begin_epoch(1, 2, 1.0)
+    method.begin_epoch(EpochStart(1, 2))
     method.gradient(lesson.sample(10))
     assert method.memory.held == 10
 

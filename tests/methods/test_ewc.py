@@ -75,6 +75,21 @@ def test_the_anchor_is_a_copy(stream: Stream) -> None:
     assert all(torch.equal(kept[name], value) for name, value in method.anchor.items())
 
 
+def test_the_penalty_is_none_at_the_anchor_and_grows_with_the_square_of_the_distance(stream: Stream) -> None:
+    method = EWC(Network(MLP(stream.shape, units=(8,))), coefficient=30.0, clip=None)
+    first, second = method.lessons(stream)
+    fit(method, first, PLAN, seed=1)
+    assert method.penalty() == 0
+    fit(method, second, PLAN, seed=1)
+    weights, (anchor, fisher) = method.trainable(), method._springs()
+    with torch.no_grad():
+        for weight in weights.values():
+            weight += 0.1
+        springs = sum((fisher[name] * (weights[name] - anchor[name]) ** 2).sum() for name in fisher)
+    assert method.penalty() == pytest.approx(30 / 2 * float(springs), rel=1e-5)
+    assert method.penalty() > 0
+
+
 def test_the_gradient_is_cut_to_length(stream: Stream) -> None:
     method, _, second = taught(stream, coefficient=1e6)
     method.net.add_head(3)

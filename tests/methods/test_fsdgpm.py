@@ -14,7 +14,7 @@ from perdure.ops.gradients import ascent_grad, grad, norm
 from perdure.ops.subspace import extend
 from perdure.train.fit import fit
 from perdure.train.plan import Plan
-from perdure.types import Batch, Lesson, Stream
+from perdure.types import Batch, EpochStart, Lesson, Stream
 
 PLAN = Plan(rate=0.02, epochs=2, batch=30, schedule="linear", keep="last")
 Fresh = Callable[[], Network]
@@ -105,7 +105,7 @@ def test_a_batch_is_cut_evenly_but_never_into_single_images() -> None:
 
 def test_the_gradients_of_weights_and_importance_are_clipped_apart(fresh_net: Fresh, stream: Stream) -> None:
     """Each to its own norm; the projection comes after, so that what is returned may be shorter."""
-    method = FSDGPM(fresh_net(), limit=0.01)
+    method = FSDGPM(fresh_net(), limit=0.01, variant="intended")
     gradient = method.gradient(second_task(method, stream))
     assert 1e-3 < float(norm(gradient)) <= 0.01
     method.velocity.clear()
@@ -115,7 +115,7 @@ def test_the_gradients_of_weights_and_importance_are_clipped_apart(fresh_net: Fr
 
 
 def test_momentum_of_the_importance_follows_torch(fresh_net: Fresh, stream: Stream) -> None:
-    method = FSDGPM(fresh_net(), soft_rate=0.3, sharpness=4.0)
+    method = FSDGPM(fresh_net(), soft_rate=0.3, sharpness=4.0, variant="intended")
     second_task(method, stream)
     layer = next(iter(method.importance))
     values = method.importance[layer].clone().requires_grad_()
@@ -145,12 +145,12 @@ def test_the_released_importance_moves_once_until_the_rate_drops(
         method.learn_importance(slopes)
         return not torch.equal(method.importance[layer], torch.sigmoid(10 * before))
 
-    method.begin_epoch(0, 5, 1.0)
+    method.begin_epoch(EpochStart(0, 5))
     assert [moves(), moves(), moves()] == [True, variant == "intended", variant == "intended"]
-    method.begin_epoch(1, 5, 1.0)  # the rate is as before
+    method.begin_epoch(EpochStart(1, 5))  # the rate is as before
     assert moves() == (variant == "intended")
     speed = method.velocity[layer].clone()
-    method.begin_epoch(2, 5, 0.5)
+    method.begin_epoch(EpochStart(2, 5, 0.5))
     assert moves()
     if variant == "released":
         assert torch.equal(method.velocity[layer], method.velocity[layer].new_full(speed.shape, float(speed[0])))
@@ -167,7 +167,7 @@ def test_both_rates_follow_that_of_the_weights(fresh_net: Fresh, stream: Stream)
     full = climbed(method, batch)
     slopes = {name: torch.full_like(part, 0.01) for name, part in method.importance.items()}
     layer = next(iter(slopes))
-    method.begin_epoch(1, 10, 0.25)
+    method.begin_epoch(EpochStart(1, 10, 0.25))
     quarter = climbed(method, batch)
     assert all(torch.allclose(quarter[name], 0.25 * step) for name, step in full.items())
     method.learn_importance(slopes)

@@ -214,10 +214,10 @@ def test_gpm(step: Step) -> None:
     assert_same(found, still(outside(slopes(batch_loss(weights, masks), weights), bases)))
 
 
-@pytest.mark.parametrize("variant", ["intended", "released"])
-def test_trgp(step: Step, variant: str) -> None:
+@pytest.mark.parametrize("learn_norms", [False, True])
+def test_trgp(step: Step, learn_norms: bool) -> None:
     """Weights W + Σ (W B S Bᵀ − W B Bᵀ) over two old tasks; W's gradient is projected, that of every S is free."""
-    method = TRGP(network(), variant=variant)
+    method = TRGP(network(), learn_norms=learn_norms)
     bases, weights = bases_for(method), copied(method.net)
     inside = {layer: basis.shape[1] for layer, basis in bases.items()}
     spaces = {  # which share some directions
@@ -238,7 +238,7 @@ def test_trgp(step: Step, variant: str) -> None:
         change = plain @ b @ scales[old, layer] @ b.T - plain @ b @ b.T
         scaled[name] = scaled[name] + change.view_as(scaled[name])
     expected = outside(slopes(batch_loss(scaled, masks), {**weights, **own}), bases)
-    assert_same(found, still(expected) if variant == "intended" else expected)
+    assert_same(found, expected if learn_norms else still(expected))
 
 
 def test_api(step: Step) -> None:
@@ -322,11 +322,12 @@ def robust_twin(
             _, found = run(weights, images, masks, conv_dropout=False)
         return hidden @ weights[f"heads.{TASK}.weight"].T, F.normalize(found, dim=1)
 
+    kappa = 1.0 if getattr(method, "eq8", False) else UA_WEIGHT
     weights, share = copied(method.net), SHARE.clone().requires_grad_()
     plain, mixed, ua = parts(weights, share, "ascent")
     total = plain + MIX_WEIGHT * mixed + UA_WEIGHT * ua
     uphill = slopes(total, weights)
-    (uphill_share,) = slopes(total if released else mixed + UA_WEIGHT * ua, {"share": share}).values()
+    (uphill_share,) = slopes(total if released else mixed + kappa * ua, {"share": share}).values()
     worst = {
         name: (w + RADIUS * uphill[name] / length(uphill) if name in uphill else w).detach().requires_grad_()
         for name, w in weights.items()
@@ -347,9 +348,9 @@ def test_dfgp(step: Step, monkeypatch: pytest.MonkeyPatch, variant: str) -> None
 
 @pytest.mark.parametrize("features", BOTH_PASSES)
 @pytest.mark.parametrize("ua_in", ["both", "ascent", "descent"])
-@pytest.mark.parametrize("variant", ["released", "paper"])
-def test_rcl(step: Step, monkeypatch: pytest.MonkeyPatch, variant: str, features: str, ua_in: str) -> None:
-    values: dict[str, Any] = {"mix_weight": MIX_WEIGHT, "ua_weight": UA_WEIGHT, "radius": RADIUS}
+@pytest.mark.parametrize(("variant", "eq8"), [("released", False), ("paper", False), ("paper", True)])
+def test_rcl(step: Step, monkeypatch: pytest.MonkeyPatch, variant: str, eq8: bool, features: str, ua_in: str) -> None:
+    values: dict[str, Any] = {"mix_weight": MIX_WEIGHT, "ua_weight": UA_WEIGHT, "radius": RADIUS, "eq8": eq8}
     method = RCL(network(), variant=variant, features=features, ua_in=ua_in, **values)
     monkeypatch.setattr(method, "draw", lambda *_: Mixing(SHARE, PARTNER))
     bases = bases_for(method)

@@ -20,7 +20,7 @@ from perdure.train.evaluate import evaluate
 from perdure.train.fit import fit
 from perdure.train.learn import learn
 from perdure.train.plan import Plan
-from perdure.types import Batch, Lesson, Stream
+from perdure.types import Batch, EpochStart, Lesson, Stream
 
 PLAN = Plan(rate=0.05, epochs=2, batch=16, schedule="linear", keep="last")
 
@@ -76,6 +76,20 @@ def test_the_regularizer_falls_with_the_share_of_the_lesson(
     assert len(met) == layers * len(starts)
     for place, decay in enumerate((1e-5, 1e-5, 1e-5, 1e-4, 1e-2)):
         assert met[place::layers] == pytest.approx([2.0 * decay**share for share in starts])
+
+
+def test_the_regularizer_comes_to_its_end_where_a_lesson_stops_early(stream: Stream) -> None:
+    class Worse(OWM):
+        penalty = staticmethod(iter(range(100)).__next__)  # the validation loss rises with every epoch
+
+    method = Worse(Network(MLP(stream.shape, units=(8,))))
+    lesson = next(iter(method.lessons(stream)))
+    found: list[float] = []
+    update = method.update_projectors
+    method.update_projectors = lambda inputs: (found.append(method.fallen), update(inputs))[1]  # type: ignore[method-assign]
+    history = fit(method, lesson, Plan(rate=0.02, epochs=50, batch=90, patience=2, factor=2, floor=0.004), seed=1)
+    assert len(history) == 7  # of 50: a best one, and two at each of three rates
+    assert found == [0, 0, 0, 0.5, 0.5, 1, 1]
 
 
 def test_a_new_lesson_starts_with_the_first_regularizer_and_the_old_projectors(
@@ -144,7 +158,7 @@ def test_one_forward_gives_gradient_and_inputs(stream: Stream) -> None:
 def test_a_step_hardly_touches_what_was_just_seen(fresh_net: Fresh, stream: Stream) -> None:
     method = OWM(fresh_net(), clip=1e6)
     lesson = begun(method, stream)
-    method.begin_epoch(9, 10, 1.0)
+    method.begin_epoch(EpochStart(9, 10))
     batch = lesson.sample(16)
     loss, inputs = method.loss_and_inputs(batch)
     raw = grad(loss, method.trainable())

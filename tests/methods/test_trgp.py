@@ -82,9 +82,9 @@ def test_the_released_memory_leaves_the_strongest_new_direction_open(fresh_net: 
             assert left.square().sum() == pytest.approx(open_directions, abs=1e-4), (variant, layer)
 
 
-@pytest.mark.parametrize(("variant", "moves"), [("intended", False), ("released", True)])
-def test_batch_norm_after_the_first_lesson(fresh_net: Fresh, stream: Stream, variant: str, moves: bool) -> None:
-    method = TRGP(fresh_net(), **LEANING, variant=variant)
+@pytest.mark.parametrize("moves", [False, True])
+def test_batch_norm_after_the_first_lesson(fresh_net: Fresh, stream: Stream, moves: bool) -> None:
+    method = TRGP(fresh_net(), **LEANING, learn_norms=moves)
     lessons = learned(method, stream, 1)
     before = {name: p.detach().clone() for name, p in method.net.named_parameters() if ".bn" in name}
     fit(method, lessons[1], PLAN, seed=1)

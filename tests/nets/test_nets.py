@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from perdure import fast
 from perdure.errors import WrongValue
-from perdure.nets.alexnet import AlexNet, SlimAlexNet
+from perdure.nets.alexnet import AlexNet, OneNormAlexNet, SlimAlexNet
 from perdure.nets.mlp import MLP
 from perdure.nets.network import Backbone, Network
 from perdure.nets.resnet18 import ResNet18
@@ -130,3 +130,14 @@ def test_too_small_an_image_is_named() -> None:
     with pytest.raises(WrongValue, match="at least 19×19"):
         AlexNet((3, 18, 19))
     assert AlexNet((3, 19, 19)).fc1.in_features == 256
+
+
+def test_fsdgpms_network_has_one_norm_with_running_statistics_and_samples_all_images() -> None:
+    net, plain = OneNormAlexNet((3, 32, 32), seed=3), AlexNet((3, 32, 32), seed=3)
+    norms = [part for part in net.modules() if isinstance(part, nn.BatchNorm1d | nn.BatchNorm2d)]
+    assert norms == [net.bn2]
+    assert (net.bn2.track_running_stats, net.bn2.momentum, net.bn2.num_features) == (True, 0.1, 128)
+    assert net.patch_images == dict.fromkeys(["conv1", "conv2", "conv3", "fc1", "fc2"], 125)
+    assert (net.light, net.heavy) == (plain.light, plain.heavy) == (0.2, 0.5)
+    for name, layer in net.layers().items():  # and starts with the same weights as AlexNet
+        assert torch.equal(layer.weight, plain.layers()[name].weight)

@@ -395,6 +395,10 @@ SPECS = [
     spec("gpm", "six", network="mlp", values={"budget": "64MB"}, outliers="labels:0.2@2-4"),
     spec("er", "pmnist", plan={"schedule": "steps", "milestones": "5,8", "epochs": 10, "augment": "flip+crop"}),
     spec("ewc", "five", settings={"legacy": True}, plan={"optimizer": "adamw", "nesterov": False, "rate": 1e-4}),
+    # what presets have otherwise and records leave out, since it came later
+    spec("trgp", "cifar100", values={"variant": "intended", "learn_norms": False}),
+    spec("fsdgpm", "cifar100", plan={"reset_momentum": False}),
+    spec("rcl", "cifar100", values={"variant": "paper", "phi_rate": 0.1}, settings={"order": "random"}),
 ]
 
 

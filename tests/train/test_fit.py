@@ -18,12 +18,13 @@ from perdure.methods.rcl import RCL
 from perdure.nets.alexnet import SlimAlexNet
 from perdure.nets.mlp import MLP
 from perdure.nets.network import Backbone, Network
+from perdure.train.callbacks import Callback, StepContext
 from perdure.train.evaluate import RunningScore, evaluate
 from perdure.train.fit import fit
 from perdure.train.learn import learn
 from perdure.train.plan import Plan
 from perdure.train.schedules import Linear, Plateau
-from perdure.types import Gradient, Lesson, Part, Split, Stream, Task, cut
+from perdure.types import EpochStart, Gradient, Lesson, Part, Split, Stream, Task, cut
 
 QUICK = Plan(rate=0.02, epochs=2, batch=16, schedule="linear", keep="last")
 
@@ -149,12 +150,17 @@ def test_a_method_is_told_how_far_the_rate_has_fallen(stream: Stream) -> None:
     told = []
 
     class Listening(FineTune):
-        def begin_epoch(self, epoch: int, epochs: int, lr_scale: float) -> None:
-            told.append((epoch, epochs, lr_scale))
+        def begin_epoch(self, start: EpochStart) -> None:
+            told.append((start.epoch, start.epochs, start.lr_scale, start.fallen))
 
     plan = Plan(rate=0.02, epochs=4, batch=16, schedule="linear", keep="last")
     learn(Listening(Network(MLP(stream.shape, units=(8,)))), stream, plan)
-    assert told == 2 * [(0, 4, 1.0), (1, 4, 0.75), (2, 4, 0.5), (3, 4, 0.25)]  # the full rate again for each task
+    assert told == 2 * [
+        (0, 4, 1.0, 0),
+        (1, 4, 0.75, 0),
+        (2, 4, 0.5, 0),
+        (3, 4, 0.25, 0),
+    ]  # the full rate again for each task
 
 
 def test_a_stream_without_known_end(fresh_net: Callable[[], Network]) -> None:
@@ -347,3 +353,39 @@ def test_a_batch_counts_once_however_often_a_method_looks_at_it(stream: Stream) 
             for epoch in fit(method, lesson, Plan(rate=0.02, epochs=1, batch=16), seed=1):
                 assert epoch.train is not None
                 assert epoch.train.samples == len(lesson)
+
+
+@pytest.mark.parametrize("reset", [False, True])
+def test_momentum_starts_anew_where_the_rate_drops_if_asked(stream: Stream, reset: bool) -> None:
+    plan = Plan(rate=1e-9, epochs=3, batch=16, momentum=0.9, patience=1, floor=1e-12, reset_momentum=reset)
+    known: list[tuple[float, bool]] = []
+
+    class Look(Callback):
+        def on_step(self, now: StepContext) -> None:
+            if now.at.batches == 0:  # an epoch is over
+                known.append((now.at.schedule.rate, bool(now.state().optimizer["momentum"])))
+
+    class Worse(FineTune):
+        """Whose validation loss rises with every epoch but the second."""
+
+        losses = iter([0.0, -10.0, 10.0])
+
+        def penalty(self) -> float:
+            return next(self.losses)
+
+    learn(Worse(Network(MLP(stream.shape, units=(8,)))), stream.tasks[:1], plan, callback=Look())
+    assert known == [(1e-9, True), (1e-9, True), (5e-10, not reset)]
+
+
+def test_a_penalty_counts_for_the_schedule_and_for_the_best_epoch_and_not_in_the_score(stream: Stream) -> None:
+    class Drawn(FineTune):
+        penalties = iter([0.0, 50.0, 60.0, 70.0])
+
+        def penalty(self) -> float:
+            return next(self.penalties)
+
+    plan = Plan(rate=0.02, epochs=4, batch=16, patience=1, floor=1e-9)
+    learned = learn(Drawn(Network(MLP(stream.shape, units=(8,)))), stream.tasks[:1], plan)
+    assert [epoch.best for epoch in learned.epochs] == [True, False, False, False]
+    assert [epoch.rate for epoch in learned.epochs] == pytest.approx([0.02, 0.02, 0.01, 0.005])
+    assert learned.epochs[-1].valid.loss < learned.epochs[0].valid.loss < 5

@@ -47,7 +47,7 @@ def test_what_came_later_is_left_out_at_its_default() -> None:
     """Or all earlier runs would have other names."""
     assert set(Plan().plain()) == set(asdict(Plan())) - set(ADDED)
     changed = Plan(optimizer="adamw", weight_decay=0.1, schedule="steps", milestones=(3,), warmup=1, augment="flip")
-    assert set(changed.plain()) == set(asdict(changed)) - {"nesterov", "statistics"}
+    assert set(changed.plain()) == set(asdict(changed)) - {"nesterov", "reset_momentum", "statistics"}
     assert Plan(**changed.plain()) == changed
 
 
@@ -138,3 +138,18 @@ def test_a_lower_rate_is_one_that_can_work() -> None:
     assert Plan(rate=1e9).lower_rate() == 0.01
     assert Plan(rate=0.02).lower_rate() == pytest.approx(0.004)
     assert Plan(rate=1.0, optimizer="adamw").lower_rate() == 0.001
+
+
+def test_how_far_the_rate_has_fallen_on_its_way_to_the_end() -> None:
+    """Of nine drops that leave it above the floor; with the tenth it stops."""
+    plan = Plan(rate=0.01, factor=2, patience=1, floor=1e-5, warmup=1)
+    schedule = plan.schedule_for_lesson()
+    schedule.see(1.0)
+    found = [schedule.fallen(plan.rate)]
+    while not schedule.stopped:
+        schedule.see(2.0)
+        found.append(schedule.fallen(plan.rate))
+    assert found == pytest.approx([drop / 9 for drop in range(10)] + [1])
+    assert Plan(rate=8, floor=1, factor=2).schedule_for_lesson().fallen(32) == pytest.approx(2 / 5)
+    for other in ({"floor": 0}, {"factor": 0.5}, {"floor": 0.02}, {"floor": 0.008}, {"schedule": "linear"}):
+        assert Plan(rate=0.01, **other).schedule_for_lesson().fallen(0.01) == 0  # type: ignore[arg-type]
