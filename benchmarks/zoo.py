@@ -2,10 +2,10 @@
 
     python benchmarks/zoo.py [--networks resnet18 vit …] [--methods finetune gpm dfgp rcl] [--seed 1] [--epochs 4]
 
-Each network is wrapped as it is (`perdure.wrap`) and learns three tasks of `six`; after that, how far its answers to the
-first task's test images have moved since that task was learned is printed, relative to their length, with the share of
-its weights that is projected, how full the fullest layer is, and the time of GPM ÷ that of fine-tuning. All methods have
-GPM's thresholds.
+Each network is wrapped as it is (`perdure.wrap`) and learns three tasks of `six`. Printed is how far its answers to the
+first task's test images have moved since that task was learned, relative to their length, with the share of its weights
+that is projected, how full the fullest layer is, and the time of GPM ÷ that of fine-tuning. All methods have GPM's
+thresholds.
 Networks of torchvision and timm have the structure of theirs, small: neither is needed.
 """
 
@@ -150,7 +150,9 @@ class Basic(nn.Module):
         self.conv2, self.bn2 = nn.Conv2d(filters, filters, 3, 1, 1, bias=False), nn.BatchNorm2d(filters)
         self.downsample: nn.Module | None = None
         if stride != 1 or channels != filters:
-            self.downsample = nn.Sequential(nn.Conv2d(channels, filters, 1, stride, bias=False), nn.BatchNorm2d(filters))
+            self.downsample = nn.Sequential(
+                nn.Conv2d(channels, filters, 1, stride, bias=False), nn.BatchNorm2d(filters)
+            )
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
@@ -289,7 +291,9 @@ def convnext() -> nn.Module:
 
 ZOO: dict[str, Callable[[], nn.Module]] = {
     "own CNN, BatchNorm": lambda: cnn(nn.BatchNorm2d),
-    "own CNN, BatchNorm without running statistics": lambda: cnn(lambda n: nn.BatchNorm2d(n, track_running_stats=False)),
+    "own CNN, BatchNorm, not tracking": lambda: cnn(
+        lambda n: nn.BatchNorm2d(n, track_running_stats=False)
+    ),
     "own CNN, GroupNorm": lambda: cnn(lambda channels: nn.GroupNorm(4, channels)),
     "own CNN, LayerNorm": lambda: cnn(ChannelNorm),
     "Conv1d": Rows,

@@ -4,7 +4,6 @@ import inspect
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 

@@ -18,7 +18,9 @@ def extend_within(
     budget: int, bases: Mapping[str, Tensor], representations: Mapping[str, Tensor], threshold: float
 ) -> dict[str, Tensor]:
     """The bases after a task, layer by layer as `subspace.extend` has them, cut to so many bytes."""
-    marks = {name: found for name, found in representations.items() if found.ndim == 1}  # of rows: few bytes, always kept
+    marks = {
+        name: found for name, found in representations.items() if found.ndim == 1
+    }  # of rows: few bytes, always kept
     if marks:
         rest = {name: found for name, found in representations.items() if name not in marks}
         kept = {name: extend(bases.get(name), found, threshold) for name, found in marks.items()}

@@ -29,7 +29,9 @@ class GradientMemory(TensorBank):
 
     def row_projections(self) -> dict[str, Projection]:
         """The same for layers whose inputs are in the rows of their weight: these are projected column by column."""
-        return {layer: partial(project_rows, basis=basis) for layer, basis in self.items() if layer.endswith(ROWS_SUFFIX)}
+        return {
+            layer: partial(project_rows, basis=basis) for layer, basis in self.items() if layer.endswith(ROWS_SUFFIX)
+        }
 
     def sizes(self) -> dict[str, tuple[int, int]]:
         """Layer → (directions held, directions there are)."""

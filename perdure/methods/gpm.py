@@ -19,7 +19,6 @@ from perdure.ops.layers import Kind, layer_inputs, representations
 from perdure.schema import Bytes, Count, Share, Variant
 from perdure.types import Batch, Gradient, Lesson, Weights
 
-
 ROWS_BATCH = 256  # images at a time when the rows of embeddings are looked up
 
 

@@ -15,8 +15,8 @@ from perdure.memory.bank import TensorBank
 from perdure.methods.method import Method
 from perdure.nets.network import Network
 from perdure.ops.gradients import Projection, clip, project, projected_grad
-from perdure.ops.rls import update
 from perdure.ops.layers import Layer, LayerInput, columns, layer_inputs
+from perdure.ops.rls import update
 from perdure.schema import Count, Positive
 from perdure.types import Batch, EpochStart, Gradient, Lesson
 

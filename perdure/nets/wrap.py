@@ -24,8 +24,8 @@ def wrap(
     """A network for methods around any module that turns images of one shape (channels, height, width) into logits or
     features (n, d). The module is not copied, and neither reformatted nor perturbed nor unfrozen; it is trained.
 
-    - `head` names the linear layer that gives the logits; left out, it is the one whose output is the module's, if there
-      is such a layer. Tasks get heads of their own that read what it reads. `head=""` says that there is none.
+    - `head` names the linear layer that gives the logits; left out, it is the one whose output is the module's, if any.
+      Tasks get heads of their own that read what it reads. `head=""` says that there is none.
     - With `keep_head` the first task begins with a copy of that layer.
     - `free` are beginnings of the names of parameters that may move in later tasks although nothing protects them.
     - `statistics="task"` stores the statistics of batch norms with each task; with "batch", norms without running
@@ -63,9 +63,9 @@ def wrap(
 
 
 def coverage(network: Network | Backbone | nn.Module, shape: Sequence[int] | None = None) -> Coverage:
-    """What becomes of each parameter and buffer under a method that protects old tasks by projection: *projected*, *fixed*
-    after the first task, *per task*, *frozen* or *unprotected*. A module that is not wrapped needs the shape of its
-    images."""
+    """What becomes of each parameter and buffer under a method that protects old tasks by projection: *projected*,
+    *fixed* after the first task, *per task*, *frozen* or *unprotected*. A module that is not wrapped needs the shape of
+    its images."""
     if isinstance(network, Network) and network.coverage is not None:
         return network.coverage
     if shape is None:
@@ -108,7 +108,9 @@ class Wrapped(Backbone):
             finally:
                 hook.remove()
             if len(read) != 1:
-                raise WrongValue(f"head={self.head!r} is used {len(read)} times in a forward; name another, or give head=''")
+                raise WrongValue(
+                    f"head={self.head!r} is used {len(read)} times in a forward; name another, or give head=''"
+                )
             hidden = read[0]
         if hidden.ndim != 2:
             raise WrongValue(

@@ -1,7 +1,7 @@
 """Where a network's weights meet inputs, and these inputs as columns.
 
-Weights are met where torch multiplies with them, in `F.linear`, `F.conv2d` and so on, not in modules: so a raw parameter,
-a weight that two modules share, attention and one's own layers are all found, and none is ever typed in by hand.
+Weights are met where torch multiplies with them, in `F.linear`, `F.conv2d` and so on, not in modules: so a raw
+parameter, a weight that two modules share, attention and one's own layers are found, and none is typed in by hand.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -230,8 +230,8 @@ def _reads(
 def _attention(
     args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Iterator[tuple[Kind, Tensor, Tensor, tuple[Any, ...]]]:
-    """What attention's projections receive: queries, keys and values, and what attention gives with an identity in place
-    of its last projection."""
+    """What attention's projections receive: queries, keys and values, and what attention gives with an identity in
+    place of its last projection."""
     names = ("query", "key", "value", "embed_dim_to_check", "num_heads", "in_proj_weight", "in_proj_bias", "bias_k")
     names = (*names, "bias_v", "add_zero_attn", "dropout_p", "out_proj_weight", "out_proj_bias")
     given = {**dict(zip(names, args, strict=False)), **kwargs}

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from perdure import fast
 
+
 def extend(basis: Tensor | None, representation: Tensor, threshold: float) -> Tensor:
     """Add a task's directions to a layer's basis until it holds a share ε of their energy (Eq. 18, Alg. 2).
 

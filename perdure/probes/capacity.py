@@ -69,7 +69,9 @@ class Capacity(Probe):
         backbone = model.method.net.backbone
         inputs = layer_inputs(backbone, lambda: model.forward(x))
         columns = representations(inputs, backbone.patch_images)
-        return {name: found for name, found in columns.items() if found.ndim > 1}  # an embedding has rows, no directions
+        return {
+            name: found for name, found in columns.items() if found.ndim > 1
+        }  # an embedding has rows, no directions
 
     def _result(self, tasks: list[str], layers: dict[str, dict[str, Any]]) -> ProbeResult:
         bottleneck = max(layers, key=lambda name: layers[name]["percent"][-1])

@@ -64,8 +64,8 @@ class Projector:
 
     @torch.no_grad()
     def observe(self, batches: Iterable[Any], task: Any = None) -> Coverage:
-        """After a task: remember the directions that its inputs use. Batches are tensors, or begin with one; as many are
-        looked at as make up the samples."""
+        """After a task: remember the directions that its inputs use. Batches are tensors, or begin with one; as many
+        are looked at as make up the samples."""
         x = self._gathered(batches)
         if self.coverage is None:
             self.coverage = examine(self.model, x[:2], self.free, self.heads)
@@ -87,8 +87,8 @@ class Projector:
         return self.coverage
 
     def project_(self) -> None:
-        """Between `backward` and the step of an optimizer that adds gradients alone (SGD, also with momentum that is new
-        in each task): what is not allowed goes out of every `.grad`."""
+        """Between `backward` and the step of an optimizer that adds gradients alone (SGD, also with momentum that is
+        new in each task): what is not allowed goes out of every `.grad`."""
         if not self.observed:
             return
         parameters = dict(self.model.named_parameters())
@@ -98,8 +98,8 @@ class Projector:
             parameters[name].grad = kept.get(name)
 
     def step(self, optimizer: torch.optim.Optimizer) -> None:
-        """A step of any optimizer, as far as it is allowed: Adam and weight decay move weights where no gradient points,
-        so it is the step itself that is projected."""
+        """A step of any optimizer, as far as it is allowed: Adam and weight decay move weights where no gradient
+        points, so it is the step itself that is projected."""
         if not self.observed:
             optimizer.step()
             return

@@ -39,7 +39,9 @@ def test_old_answers_hardly_move(name: str, tasks: list[Task]) -> None:
     """And one image alone is answered as among others, in any order."""
     free = drift(wrapped(name, "finetune", 1), tasks, PLAN, 1)
     method = wrapped(name, "gpm", 1)
-    before = {part: tensor.clone() for part, tensor in method.net.backbone.named_parameters() if not tensor.requires_grad}
+    before = {
+        part: tensor.clone() for part, tensor in method.net.backbone.named_parameters() if not tensor.requires_grad
+    }
     assert drift(method, tasks, PLAN, 1) < free / 5
     after = dict(method.net.backbone.named_parameters())
     assert all(torch.equal(after[part], tensor) for part, tensor in before.items())
@@ -121,7 +123,7 @@ def test_given_weights_get_no_noise_unless_they_are_said_to_be_fresh(tasks: list
         assert torch.equal(model[0].weight, before) is not fresh
 
 
-def test_the_head_that_was_there_may_be_the_first(tasks: list[Task]) -> None:
+def test_the_head_that_was_there_may_be_the_first() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(3072, 16), nn.ReLU(), nn.Linear(16, 3))
     net = wrap(model, SHAPE, keep_head=True)
     net.add_head(3)
@@ -213,7 +215,9 @@ def test_statistics_are_those_of_the_task_that_is_asked_about(tasks: list[Task])
     assert torch.equal(kept[1], running)
     assert not torch.equal(kept[0], running)
     seen: list[Tensor] = []
-    hook = method.net.backbone.model[1].register_forward_pre_hook(lambda norm, _: seen.append(norm.running_mean.clone()))
+    hook = method.net.backbone.model[1].register_forward_pre_hook(
+        lambda norm, _: seen.append(norm.running_mean.clone())
+    )
     x, _ = tasks[0].test.take(slice(0, 4))
     method.eval()
     with torch.no_grad():
@@ -230,7 +234,9 @@ def test_stored_statistics_are_saved_and_loaded_with_a_run(tmp_path: Path) -> No
     x = loaded.tasks[0].test.x
     one, many = loaded.predict(x[:1], task=0), loaded.predict(x, task=0)
     torch.testing.assert_close(one.probabilities[0], many.probabilities[0], rtol=0, atol=1e-5)
-    right = [name == many.names[label] for name, label in zip(many.classes, loaded.tasks[0].test.y.tolist(), strict=True)]
+    right = [
+        name == many.names[label] for name, label in zip(many.classes, loaded.tasks[0].test.y.tolist(), strict=True)
+    ]
     assert 100 * sum(right) / len(right) == pytest.approx(record["accuracy_matrix"][-1][0])
 
 

@@ -16,8 +16,8 @@ from perdure.ops.expansion import (
     transform,
     transformed,
 )
-from perdure.ops.soft_projection import part_inside, parts_inside
 from perdure.ops.layers import columns
+from perdure.ops.soft_projection import part_inside, parts_inside
 from perdure.ops.subspace import project
 
 

@@ -47,6 +47,7 @@ def moved(name: str, maker: str, protected: bool) -> float:
     features: list[Tensor] = []
     model.get_submodule(head).register_forward_pre_hook(lambda _, received: features.append(received[0]))
     x = STREAM.tasks[0].test.take(slice(0, 32))[0]
+    answers = list[Tensor]()
     for task, loader in enumerate(LOADERS):
         optimizer = getattr(torch.optim, maker)(model.parameters(), rates[maker])
         train(model, optimizer, loader, projector if protected else None)
@@ -55,8 +56,8 @@ def moved(name: str, maker: str, protected: bool) -> float:
         model.eval()
         with torch.no_grad(), projector.statistics(0):
             model(x)
-        before, now = (features[0], None) if task == 0 else (before, features[0])
-    assert now is not None
+        answers.append(features[0])
+    before, now = answers
     return float((now - before).norm() / before.norm())
 
 
