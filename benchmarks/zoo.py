@@ -291,9 +291,7 @@ def convnext() -> nn.Module:
 
 ZOO: dict[str, Callable[[], nn.Module]] = {
     "own CNN, BatchNorm": lambda: cnn(nn.BatchNorm2d),
-    "own CNN, BatchNorm, not tracking": lambda: cnn(
-        lambda n: nn.BatchNorm2d(n, track_running_stats=False)
-    ),
+    "own CNN, BatchNorm, not tracking": lambda: cnn(lambda n: nn.BatchNorm2d(n, track_running_stats=False)),
     "own CNN, GroupNorm": lambda: cnn(lambda channels: nn.GroupNorm(4, channels)),
     "own CNN, LayerNorm": lambda: cnn(ChannelNorm),
     "Conv1d": Rows,

@@ -167,7 +167,7 @@ class _Watching(TorchFunctionMode):
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
-        self.names: dict[int, str] = {}
+        self.names = self._parameters()
         self.inputs: dict[str, LayerInput] = {}
         self.other: dict[str, str] = {}
 
@@ -176,8 +176,6 @@ class _Watching(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
-        if not self.names:  # here, since a forward with other weights has put them into place by now
-            self.names = {id(parameter): name for name, parameter in self.module.named_parameters()}
         weights = {id(layer.weight) for layer in self._record(func, args, kwargs)}
         for tensor in _tensors([*args, *kwargs.values()]):
             name = self._name(tensor)
@@ -188,12 +186,19 @@ class _Watching(TorchFunctionMode):
     def _record(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Layer]:
         """Remember what the weights of this call received; these weights."""
         for kind, weight, x, how in _reads(func, args, kwargs):
-            if (name := self._name(weight)) is None:
+            name = self._name(weight)
+            if name is None:  # a forward with other weights puts them into place only when it begins
+                self.names = self._parameters()
+                name = self._name(weight)
+            if name is None:
                 continue
             layer = Layer(kind, weight, name, *how)
             # of a weight that is used in parts, such as attention's, all parts are covered by the inputs of each
             self.inputs.setdefault(layer.name, LayerInput(layer)).x.append(x.detach())
             yield layer
+
+    def _parameters(self) -> dict[int, str]:
+        return {id(parameter): name for name, parameter in self.module.named_parameters()}
 
     def _name(self, tensor: Tensor) -> str | None:
         base = tensor._base if tensor._base is not None else tensor

@@ -23,7 +23,7 @@ from perdure.methods.rcl import RCL
 from perdure.nets.network import Network
 from perdure.nets.resnet18 import ResNet18
 from perdure.nets.wrap import coverage, wrap
-from perdure.types import Task
+from perdure.types import EpochStart, Task
 
 SHAPE = (3, 32, 32)
 PLAN = Plan(rate=0.05, epochs=2, batch=16, schedule="constant", keep="last")
@@ -243,9 +243,9 @@ def test_stored_statistics_are_saved_and_loaded_with_a_run(tmp_path: Path) -> No
 class Broken(GPM):
     """Fails in the second epoch of the second task."""
 
-    def begin_epoch(self, epoch: int, *rest: float) -> None:
-        super().begin_epoch(epoch, *rest)  # type: ignore[arg-type]
-        if len(self.net.heads) > 1 and epoch == 1:
+    def begin_epoch(self, start: EpochStart) -> None:
+        super().begin_epoch(start)
+        if len(self.net.heads) > 1 and start.epoch == 1:
             raise RuntimeError("the power is gone")
 
 

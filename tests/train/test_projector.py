@@ -42,7 +42,7 @@ def moved(name: str, maker: str, protected: bool) -> float:
     torch.manual_seed(1)
     model = ZOO[name]()
     head = [part for part, _ in model.named_parameters()][-1].removesuffix(".bias")
-    projector = Projector(model, heads=[head])
+    projector = Projector(model, heads=[head], threshold=0.99)
     rates = {"SGD": 0.05, "AdamW": 0.001}
     features: list[Tensor] = []
     model.get_submodule(head).register_forward_pre_hook(lambda _, received: features.append(received[0]))
