@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import perdure as command
 
 import perdure
 from perdure import registry
@@ -116,6 +117,7 @@ def test_own_things_run_by_file(folder: Path) -> None:
     assert perdure.run(*NAMES, **OWN, settings={"images": 60}, tasks=2)["already_done"]
 
 
+@pytest.mark.usefixtures("jobs_here")
 def test_own_augmentations_run_by_file_and_by_themselves(folder: Path) -> None:
     plan = {"epochs": 1, "augment": "flip+code/mine.py:darker"}
     record = perdure.run("finetune", "synthetic", net="mlp", tasks=1, plan=plan)
@@ -204,6 +206,7 @@ def test_a_record_cannot_make_anybody_run_a_file(folder: Path) -> None:
         perdure.load(record["path"], code="code/mine.py")
 
 
+@pytest.mark.usefixtures("jobs_here")
 def test_they_enter_comparisons_studies_searches_and_probes(folder: Path) -> None:
     result = perdure.compare(["finetune", NAMES[0]], NAMES[1], seeds=[1, 2], **OWN, values={NAMES[0]: {"heads": False}})
     assert not result.failed
@@ -274,6 +277,7 @@ def test_a_script_that_names_itself(folder: Path) -> None:
     assert "open.py starts runs when it is imported; put them under" in done.stdout
 
 
+@pytest.mark.usefixtures("jobs_here")
 def test_errors_of_ones_own_code_name_their_line_in_a_comparison(folder: Path) -> None:
     (folder / "wrong.py").write_text(
         "from perdure import Method\nclass Wrong(Method):\n    def gradient(self, batch):\n        return {}['heads']\n"
@@ -283,29 +287,26 @@ def test_errors_of_ones_own_code_name_their_line_in_a_comparison(folder: Path) -
     assert repr(result).endswith(": 0 of 1 runs done)")
 
 
-@pytest.mark.usefixtures("folder")
+@pytest.mark.usefixtures("folder", "jobs_here")
 def test_on_the_command_line() -> None:
-    def cli(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, "-P", "-m", "perdure", *words], capture_output=True, text=True)
-
     quick = ("--net", "code/mine.py:Small", "--plan", "epochs=1", "--json")
-    record = json.loads(cli("run", *NAMES, *quick).stdout)
+    record = json.loads(command("run", *NAMES, *quick).stdout)
     assert record["method"] == "mine.py:Careful"
-    found = json.loads(cli("compare", "finetune", *NAMES, "--seeds", "1", *quick).stdout)
+    found = json.loads(command("compare", "finetune", *NAMES, "--seeds", "1", *quick).stdout)
     assert [group["method"] for group in found["groups"]] == ["finetune", "mine.py:Careful"]
-    refused = cli("probe", Path(record["path"]).name, "calibration")
+    refused = command("probe", Path(record["path"]).name, "calibration")
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
     assert "--code" in refused.stderr
     measured = json.loads(
-        cli("probe", Path(record["path"]).name, "calibration", "--code", NAMES[0][:-8], "--json").stdout
+        command("probe", Path(record["path"]).name, "calibration", "--code", NAMES[0][:-8], "--json").stdout
     )
     assert list(measured["probes"]) == ["calibration"]
-    by_name = json.loads(cli("probe", "code/mine.py:Careful", "code/mine.py:Tasks", "--json").stdout)
+    by_name = json.loads(command("probe", "code/mine.py:Careful", "code/mine.py:Tasks", "--json").stdout)
     assert len(by_name["probes"]) == 1
-    wrong = cli("compare", "gpm", "six", "--set", "threshold=0.9")
+    wrong = command("compare", "gpm", "six", "--set", "threshold=0.9")
     assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
     assert "METHOD.NAME=VALUE" in wrong.stderr
-    assert "no benchmark among gpm" in cli("compare", "gpm").stderr
-    shown = json.loads(cli("show", NAMES[0], "--on", NAMES[1], "--json").stdout)
+    assert "no benchmark among gpm" in command("compare", "gpm").stderr
+    shown = json.loads(command("show", NAMES[0], "--on", NAMES[1], "--json").stdout)
     assert (shown["benchmark"], shown["values"]["heads"]["value"]) == ("mine.py:noise", True)
-    assert "presets" not in cli("show", NAMES[0]).stdout
+    assert "presets" not in command("show", NAMES[0]).stdout

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from command import perdure
 
+from perdure.cli import study
 from perdure.lab.spec import spec
 
 PERDURE = [sys.executable, "-m", "perdure"]  # where a process is the point
@@ -60,7 +61,9 @@ def test_values_reach_the_method_and_the_plan(tmp_path: Path) -> None:
     assert f"{least:.1f}" in shown
 
 
-def test_demo_compares_three_methods_over_seeds(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("jobs_here")
+def test_demo_compares_three_methods_over_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(study.DEMO, "settings", {"images": 10})
     done = perdure("demo", "--seeds", "2", "--tasks", "2", "--plan", "epochs=1", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     for word in ("finetune", "gpm", "rcl", "ACC", "BWT", "PGD-20 4/255", "rcl − finetune"):
