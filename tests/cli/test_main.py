@@ -63,7 +63,8 @@ def test_values_reach_the_method_and_the_plan(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("jobs_here")
 def test_demo_compares_three_methods_over_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(study.DEMO, "settings", {"images": 10})
+    monkeypatch.setitem(study.DEMO, "settings", {"valid_share": 0.9})
+    monkeypatch.setitem(study.DEMO, "probes", ["pgd(strengths=4/255 images=5)"])
     done = perdure("demo", "--seeds", "2", "--tasks", "2", "--plan", "epochs=1", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     for word in ("finetune", "gpm", "rcl", "ACC", "BWT", "PGD-20 4/255", "rcl − finetune"):

@@ -17,6 +17,7 @@ from typer.testing import CliRunner, Result
 
 import perdure
 from perdure.cli.main import app
+from perdure.lab import estimate, study
 from perdure.lab.execute.job import Event
 from perdure.lab.store import finish, run_directory
 from perdure.lab.study import StudyCallback, StudyPlan
@@ -33,6 +34,14 @@ seeds = [1, 2, 3]
 tasks = 2
 """
 ENDLESS = 'methods = ["gpm"]\nbenchmarks = ["synthetic"]\nseeds = [1, 2]\nplan = { epochs = 100000 }\n'
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without pictures, which are in lab/test_pictures.py, and without timing the start of a process."""
+    written = study._written
+    monkeypatch.setattr(study, "_written", lambda result, _pictures: written(result, pictures=False))
+    monkeypatch.setattr(estimate, "_start_seconds", lambda: 1.0)
 
 
 def here(*words: str) -> Result:
@@ -121,9 +130,9 @@ def test_done_once_compared_and_not_done_again(tmp_path: Path) -> None:
     assert {path: path.read_bytes() for path in tmp_path.rglob("record.json")} == before
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_stopped_it_saves_and_says_how_to_go_on(number: int, tmp_path: Path) -> None:
-    running = begun(tmp_path, "--jobs", "2")
+@pytest.mark.parametrize(("number", "jobs"), [(signal.SIGINT, "2"), (signal.SIGTERM, "1")])
+def test_stopped_it_saves_and_says_how_to_go_on(number: int, jobs: str, tmp_path: Path) -> None:
+    running = begun(tmp_path, "--jobs", jobs)
     processes = workers(tmp_path / "runs")
     assert any(map(alive, processes))
     running.send_signal(number)
