@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import Answer
 from command import perdure as command
 
 import perdure
@@ -262,7 +263,7 @@ def test_a_script_that_names_itself(folder: Path) -> None:
     (folder / "script.py").write_text(
         MINE.replace("import neighbor\n", "").replace("neighbor.WIDTH", "8") + "\nif __name__ == '__main__':\n"
         "    import perdure\n"
-        "    result = perdure.compare([Careful, 'finetune'], noise, net=Small, seeds=[1], plan={'epochs': 1})\n"
+        "    result = perdure.compare([Careful], noise, net=Small, seeds=[1], plan={'epochs': 1})\n"
         "    assert not result.failed, result.failed[0].error\n"
         "    loaded = perdure.load(result.runs[0].record['path'])\n"
         "    print(len(loaded.matrix), type(loaded.method) is Careful)\n"
@@ -289,24 +290,28 @@ def test_errors_of_ones_own_code_name_their_line_in_a_comparison(folder: Path) -
 
 @pytest.mark.usefixtures("folder", "jobs_here")
 def test_on_the_command_line() -> None:
+    def cli(*words: str) -> Answer:
+        forget()  # as another process would not know it
+        return command(*words)
+
     quick = ("--net", "code/mine.py:Small", "--plan", "epochs=1", "--json")
-    record = json.loads(command("run", *NAMES, *quick).stdout)
+    record = json.loads(cli("run", *NAMES, *quick).stdout)
     assert record["method"] == "mine.py:Careful"
-    found = json.loads(command("compare", "finetune", *NAMES, "--seeds", "1", *quick).stdout)
+    found = json.loads(cli("compare", "finetune", *NAMES, "--seeds", "1", *quick).stdout)
     assert [group["method"] for group in found["groups"]] == ["finetune", "mine.py:Careful"]
-    refused = command("probe", Path(record["path"]).name, "calibration")
+    refused = cli("probe", Path(record["path"]).name, "calibration")
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
     assert "--code" in refused.stderr
     measured = json.loads(
-        command("probe", Path(record["path"]).name, "calibration", "--code", NAMES[0][:-8], "--json").stdout
+        cli("probe", Path(record["path"]).name, "calibration", "--code", NAMES[0][:-8], "--json").stdout
     )
     assert list(measured["probes"]) == ["calibration"]
-    by_name = json.loads(command("probe", "code/mine.py:Careful", "code/mine.py:Tasks", "--json").stdout)
+    by_name = json.loads(cli("probe", "code/mine.py:Careful", "code/mine.py:Tasks", "--json").stdout)
     assert len(by_name["probes"]) == 1
-    wrong = command("compare", "gpm", "six", "--set", "threshold=0.9")
+    wrong = cli("compare", "gpm", "six", "--set", "threshold=0.9")
     assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
     assert "METHOD.NAME=VALUE" in wrong.stderr
-    assert "no benchmark among gpm" in command("compare", "gpm").stderr
-    shown = json.loads(command("show", NAMES[0], "--on", NAMES[1], "--json").stdout)
+    assert "no benchmark among gpm" in cli("compare", "gpm").stderr
+    shown = json.loads(cli("show", NAMES[0], "--on", NAMES[1], "--json").stdout)
     assert (shown["benchmark"], shown["values"]["heads"]["value"]) == ("mine.py:noise", True)
-    assert "presets" not in command("show", NAMES[0]).stdout
+    assert "presets" not in cli("show", NAMES[0]).stdout

@@ -135,7 +135,7 @@ DAMAGE = {
     ),
     "a figure in the epochs changed by hand": (
         lambda path: write(
-            path / "epochs.jsonl", (path / "epochs.jsonl").read_bytes().replace(b'"seconds": 0', b'"seconds": 9')
+            path / "epochs.jsonl", (path / "epochs.jsonl").read_bytes().replace(b'"epoch": 0', b'"epoch": 7')
         ),
         True,
     ),
