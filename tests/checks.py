@@ -1,8 +1,10 @@
 """What every registered method must pass, whatever it does: the same checks, one table of settings."""
 
 import io
+import pickle
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cache
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
@@ -22,7 +24,7 @@ from perdure.train.fit import fit
 from perdure.train.learn import learn
 from perdure.train.plan import Plan
 from perdure.train.state import Learned
-from perdure.types import Lesson, Split, Stream, Task
+from perdure.types import Split, Stream, Task
 
 PLAN = Plan(rate=0.02, epochs=2, batch=16, schedule="linear", keep="last")
 
@@ -51,13 +53,17 @@ NETWORKS = {
     "mlp": (3, 32, 32),
     "tracking": (3, 32, 32),  # dropout and running statistics: what a checkpoint and a seed must hold as well
 }
+# For the sake of time.
+NARROW: dict[str, dict[str, Any]] = {
+    "alexnet": {"filters": (8, 16, 32), "units": (64, 64)},
+    "resnet18": {"filters": 4},
+}
 
 
 def make(name: str, network: str = "tracking", seed: int = 1, **values: Any) -> Method:
     with first_weights(seed):
-        narrow = {"filters": 8} if "84" in network else {}  # for the sake of time
         backbone = Tracking if network == "tracking" else registry.networks.load(network.split()[0])
-        net = Network(backbone(NETWORKS[network], **narrow))
+        net = Network(backbone(NETWORKS[network], **NARROW.get(network.split()[0], {})))
     method: Method = registry.methods.load(name)(net, **{**SETTINGS[name][0], **values})
     return method
 
@@ -115,42 +121,61 @@ def test_it_learns_the_first_task(name: str) -> None:
     assert learned.matrix[0][0] >= 80  # chance is 33
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_same_seed_same_bits(name: str) -> None:
-    runs = []
-    for _ in range(2):
-        method = make(name, seed=3)
-        runs.append(outcome(method, learn(method, synthetic(seed=1, tasks=2), PLAN, seed=3)))
-    assert equal(*runs)
+@dataclass(frozen=True)
+class Reference:
+    """A method that has learned two tasks, and what was seen meanwhile; tests look at it and change nothing."""
+
+    method: Method
+    learned: Learned
+    stream: Stream
+    gradients: list[tuple[dict[str, Tensor], dict[str, Tensor]]]  # of each batch, and what was trainable
+
+    def outcome(self) -> dict[str, Tensor]:
+        return outcome(self.method, self.learned)
+
+
+@cache
+def reference(name: str) -> Reference:
+    stream, method, seen = synthetic(seed=1, tasks=2), make(name, seed=3), []
+    inner = method.gradient
+
+    def spied(batch: Any) -> Any:
+        gradient = inner(batch)
+        seen.append((gradient, method.trainable()))
+        return gradient
+
+    method.gradient = spied  # type: ignore[method-assign]
+    return Reference(method, learn(method, stream, PLAN, seed=3), stream, seen)
+
+
+@cache
+def after_one(name: str) -> tuple[bytes, bytes]:
+    """What a method comes to after the first of the two tasks: its state, as a file, and what was learned."""
+    method = make(name, seed=3)
+    learned = learn(method, synthetic(seed=1, tasks=2).tasks[:1], PLAN, seed=3)
+    state = {key: value.contiguous() for key, value in method.state_dict().items()}
+    return safetensors.torch.save(state), pickle.dumps(learned)
 
 
 @pytest.mark.parametrize("name", CONTINUAL)
-def test_saved_between_tasks_it_goes_on_bit_for_bit(name: str) -> None:
-    stream = synthetic(seed=1, tasks=3)
+def test_same_seed_same_bits_also_if_saved_between_tasks(name: str) -> None:
+    state, learned = after_one(name)
+    method = make(name, seed=3)
+    method.load_state_dict(safetensors.torch.load(state))
+    again = learn(method, synthetic(seed=1, tasks=2).tasks[1:], PLAN, seed=3, learned=pickle.loads(learned))
+    assert equal(reference(name).outcome(), outcome(method, again))
 
-    def lessons(method: Method) -> list[Lesson]:
-        return list(method.lessons(stream))
 
-    straight = make(name)
-    for lesson in lessons(straight):
-        fit(straight, lesson, PLAN, seed=1)
-    first = make(name)
-    for lesson in lessons(first)[:2]:
-        fit(first, lesson, PLAN, seed=1)
-    saved = safetensors.torch.save({key: value.contiguous() for key, value in first.state_dict().items()})
-    second = make(name)
-    second.load_state_dict(safetensors.torch.load(saved))
-    fit(second, lessons(second)[2], PLAN, seed=1)
-    assert equal(straight.state_dict(), second.state_dict())
+def test_same_seed_same_bits_of_all_tasks_at_once() -> None:
+    method = make("mtl", seed=3)
+    assert equal(reference("mtl").outcome(), outcome(method, learn(method, synthetic(seed=1, tasks=2), PLAN, seed=3)))
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_loaded_state_answers_alike_for_every_task(name: str) -> None:
-    stream = synthetic(seed=1, tasks=2)
-    method, again = make(name), make(name)
-    learn(method, stream, PLAN)
+    method, again = reference(name).method, make(name)
     again.load_state_dict(method.state_dict())
-    for task, one in enumerate(stream):
+    for task, one in enumerate(reference(name).stream):
         x = one.test.take(slice(0, 20))[0]
         assert torch.equal(method.eval().forward(x, task).logits, again.eval().forward(x, task).logits)
 
@@ -159,16 +184,12 @@ def test_a_loaded_state_answers_alike_for_every_task(name: str) -> None:
 def test_what_is_remembered_is_answered_as_before(name: str) -> None:
     """The projection family: whatever a later task does to the shared weights, a layer's response to what was protected
     when it began stays, to float precision. FS-DGPM protects softly and OWM by degrees: there it nearly stays."""
-    method = make(name)
-    stream = synthetic(seed=1, tasks=2)
-    first, second = method.lessons(stream)
-    fit(method, first, PLAN, seed=1)
+    method = make(name, seed=3)
+    method.load_state_dict(safetensors.torch.load(after_one(name)[0]))
     protected = directions(method)
     if not protected:
         pytest.skip(f"{name} does not project")
-    before = shared_weights(method)
-    fit(method, second, PLAN, seed=1)
-    after = shared_weights(method)
+    before, after = shared_weights(method), shared_weights(reference(name).method)
     moved = {layer: (after[layer] - before[layer]).double() for layer in protected}
     assert max(float(change.norm()) for change in moved.values()) > 1e-3  # something was learned
     limit = 2e-3 if name in ("fsdgpm", "owm") else 1e-5
@@ -234,25 +255,15 @@ def test_around_a_lesson_the_network_is_looked_at_in_the_right_mode_and_left_alo
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_gradient_moves_only_what_is_trainable(name: str) -> None:
-    method = make(name)
-    inner, seen = method.gradient, []
-
-    def spied(batch: Any) -> Any:
-        gradient = inner(batch)
-        trainable = method.trainable()
+    found = reference(name)
+    assert found.gradients
+    for gradient, trainable in found.gradients:
         assert set(gradient) <= set(trainable)
         assert all(gradient[key].shape == trainable[key].shape for key in gradient)
         assert all(not slope.requires_grad for slope in gradient.values())
-        seen.append(batch)
-        return gradient
-
-    method.gradient = spied  # type: ignore[method-assign]
-    stream = synthetic(seed=1, tasks=2)
-    learned = learn(method, stream, PLAN)
-    assert seen
     # what it answers while it learns is counted, each image once an epoch, old ones not
-    images = len(stream.tasks[0].train) * (2 if name == "mtl" else 1)
-    assert [epoch.train and epoch.train.samples for epoch in learned.epochs] == [images] * len(learned.epochs)
+    images, epochs = len(found.stream.tasks[0].train) * (2 if name == "mtl" else 1), found.learned.epochs
+    assert [epoch.train and epoch.train.samples for epoch in epochs] == [images] * len(epochs)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -301,10 +312,8 @@ def test_no_test_data_are_reachable_from_a_lesson(name: str) -> None:
 def test_its_memory_is_really_used(name: str) -> None:
     off = SETTINGS[name][1]
     assert off is not None
-    stream = synthetic(seed=1, tasks=2)
-    on, without = make(name), make(name, **off)
-    learn(on, stream, PLAN)
-    learn(without, stream, PLAN)
+    on, without = reference(name).method, make(name, seed=3, **off)
+    learn(without, reference(name).stream, PLAN, seed=3)
     assert sum(on.memory_bytes().values()) > 0
     one, other = shared_weights(on), shared_weights(without)
     assert any(not torch.equal(one[layer], other[layer]) for layer in one)
@@ -329,9 +338,7 @@ def test_it_works_on_every_network_with_heads_of_different_sizes(name: str, netw
 
 @pytest.mark.parametrize("name", METHODS)
 def test_what_it_holds_is_said_by_kind(name: str) -> None:
-    method = make(name)
-    stream: Stream = synthetic(seed=1, tasks=2)
-    learn(method, stream, PLAN)
+    method = reference(name).method
     assert set(method.memory_bytes()) <= {"bases", "replay", "fisher", "scales", "grown"}
     # all state besides the network is counted, up to a few numbers that say where things stand
     state = method.state_dict()

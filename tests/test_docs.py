@@ -21,6 +21,7 @@ def run_python_of(page: str) -> dict[str, object]:
     return names
 
 
+@pytest.mark.usefixtures("jobs_here")
 def test_python_of_the_readme_runs(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -45,6 +46,7 @@ def test_python_of_the_readme_runs(
     assert backbone[1].equal(backbone[2])  # the second task left it alone
 
 
+@pytest.mark.usefixtures("jobs_here")
 @pytest.mark.parametrize(
     "page", ["docs/runs.md", "docs/own-data.md", "docs/python.md", "docs/own-things.md", "docs/report.md"]
 )

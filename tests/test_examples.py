@@ -54,7 +54,7 @@ def test_the_file_does_all_of_it(folder: Path) -> None:
     assert anchored["memory_bytes"]["anchor"] > 0
 
 
-@pytest.mark.usefixtures("folder")
+@pytest.mark.usefixtures("folder", "jobs_here")
 def test_the_commands_of_the_page_run() -> None:
     """Those that train, with one seed and one epoch of two tasks of few images."""
     blocks = re.findall(r"^```\n(perdure .*?)^```", PAGE, re.DOTALL | re.MULTILINE)

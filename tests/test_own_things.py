@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import Answer
+from command import perdure as command
 
 import perdure
 from perdure import registry
@@ -116,6 +118,7 @@ def test_own_things_run_by_file(folder: Path) -> None:
     assert perdure.run(*NAMES, **OWN, settings={"images": 60}, tasks=2)["already_done"]
 
 
+@pytest.mark.usefixtures("jobs_here")
 def test_own_augmentations_run_by_file_and_by_themselves(folder: Path) -> None:
     plan = {"epochs": 1, "augment": "flip+code/mine.py:darker"}
     record = perdure.run("finetune", "synthetic", net="mlp", tasks=1, plan=plan)
@@ -204,6 +207,7 @@ def test_a_record_cannot_make_anybody_run_a_file(folder: Path) -> None:
         perdure.load(record["path"], code="code/mine.py")
 
 
+@pytest.mark.usefixtures("jobs_here")
 def test_they_enter_comparisons_studies_searches_and_probes(folder: Path) -> None:
     result = perdure.compare(["finetune", NAMES[0]], NAMES[1], seeds=[1, 2], **OWN, values={NAMES[0]: {"heads": False}})
     assert not result.failed
@@ -259,7 +263,7 @@ def test_a_script_that_names_itself(folder: Path) -> None:
     (folder / "script.py").write_text(
         MINE.replace("import neighbor\n", "").replace("neighbor.WIDTH", "8") + "\nif __name__ == '__main__':\n"
         "    import perdure\n"
-        "    result = perdure.compare([Careful, 'finetune'], noise, net=Small, seeds=[1], plan={'epochs': 1})\n"
+        "    result = perdure.compare([Careful], noise, net=Small, seeds=[1], plan={'epochs': 1})\n"
         "    assert not result.failed, result.failed[0].error\n"
         "    loaded = perdure.load(result.runs[0].record['path'])\n"
         "    print(len(loaded.matrix), type(loaded.method) is Careful)\n"
@@ -274,6 +278,7 @@ def test_a_script_that_names_itself(folder: Path) -> None:
     assert "open.py starts runs when it is imported; put them under" in done.stdout
 
 
+@pytest.mark.usefixtures("jobs_here")
 def test_errors_of_ones_own_code_name_their_line_in_a_comparison(folder: Path) -> None:
     (folder / "wrong.py").write_text(
         "from perdure import Method\nclass Wrong(Method):\n    def gradient(self, batch):\n        return {}['heads']\n"
@@ -283,10 +288,11 @@ def test_errors_of_ones_own_code_name_their_line_in_a_comparison(folder: Path) -
     assert repr(result).endswith(": 0 of 1 runs done)")
 
 
-@pytest.mark.usefixtures("folder")
+@pytest.mark.usefixtures("folder", "jobs_here")
 def test_on_the_command_line() -> None:
-    def cli(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, "-P", "-m", "perdure", *words], capture_output=True, text=True)
+    def cli(*words: str) -> Answer:
+        forget()  # as another process would not know it
+        return command(*words)
 
     quick = ("--net", "code/mine.py:Small", "--plan", "epochs=1", "--json")
     record = json.loads(cli("run", *NAMES, *quick).stdout)

@@ -22,7 +22,7 @@ ROOT = Path(perdure.__file__).parent.parent
 @pytest.fixture
 def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with files named as packages that perdure imports; the path of packages leads there, too."""
-    for name in ("tomli_w", "filelock", "scipy", "numpy"):
+    for name in ("tomli_w", "filelock", "scipy", "numpy", "torch"):
         (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'was_run')!r}, 'w')\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", f":{os.environ.get('PYTHONPATH', '')}:")

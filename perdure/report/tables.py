@@ -14,14 +14,15 @@ ATTACKS = ("FGSM", "PGD", "APGD", "Square", "noise", "robust")  # how figures be
 
 def comparison(records: Sequence[Record]) -> Table:
     """One row per run: what it knows, what it forgot, what it could learn, what is left under attack, what it took."""
-    strengths = _attacks(records[0]).get("strengths", [])
+    strengths, _ = _attacks(records[0])
     scale = "; FGSM strengths in pixels of 0…255" if strengths else ""
     attacks = [f"FGSM {255 * strength:g}" for strength in strengths]
     columns = ["method", "ACC", "BWT", "new task", *attacks, "seconds"]
     rows = []
     for record in records:
         scores = [f"{record['acc']:.1f}", _number(record["bwt"], "+"), _number(record["learning_accuracy"])]
-        attacked = [f"{value:.1f}" for value in _attacks(record).get("acc", [])] or ["–"] * len(attacks)
+        own, accuracies = _attacks(record)
+        attacked = [f"{value:.1f}" for value in accuracies] if own == strengths else ["–"] * len(attacks)
         rows.append([without_file(record["method"]), *scores, *attacked, f"{record['seconds']:.0f}"])
     return with_best(table(f"percent, mean over tasks{scale}", columns, rows), "ACC", "BWT", *attacks)
 
@@ -195,9 +196,13 @@ def duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h" if seconds < 72 * 3600 else f"{seconds / 86400:.1f} days"
 
 
-def _attacks(record: Record) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = record.get("probes", {}).get("fgsm", {})
-    return found
+def _attacks(record: Record) -> tuple[list[float], list[float]]:
+    """Strengths of FGSM, and what is left under each; none if it was not measured, or the file says no figures."""
+    found = record.get("probes", {}).get("fgsm", {})
+    strengths, accuracies = found.get("strengths"), found.get("acc")
+    if not isinstance(strengths, list) or not isinstance(accuracies, list) or len(strengths) != len(accuracies):
+        return [], []
+    return (strengths, accuracies) if all(isinstance(one, int | float) for one in strengths + accuracies) else ([], [])
 
 
 def _number(value: float | None, sign: str = "", digits: int = 1) -> str:

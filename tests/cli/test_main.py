@@ -1,7 +1,6 @@
 """The command line, run as a user runs it."""
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -11,15 +10,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from command import perdure
 
+from perdure.cli import study
 from perdure.lab.spec import spec
 
-PERDURE = [sys.executable, "-m", "perdure"]
-
-
-def perdure(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "COLUMNS": "100", "OMP_NUM_THREADS": "1"}
-    return subprocess.run([*PERDURE, *words], capture_output=True, text=True, cwd=cwd, env=environment, check=False)
+PERDURE = [sys.executable, "-m", "perdure"]  # where a process is the point
+SMALL = ("--tasks", "2", "--plan", "epochs=1", "--data", "per_class=12", "--json")
 
 
 def test_json_is_the_record_and_nothing_else(tmp_path: Path) -> None:
@@ -40,7 +37,7 @@ def test_json_is_the_record_and_nothing_else(tmp_path: Path) -> None:
 
 def test_two_runs_of_one_seed_agree_and_two_seeds_do_not(tmp_path: Path) -> None:
     runs = [
-        json.loads(perdure("run", "rcl", "synthetic", "--seed", seed, "--out", str(tmp_path / out), "--json").stdout)
+        json.loads(perdure("run", "rcl", "synthetic", *SMALL, "--seed", seed, "--out", str(tmp_path / out)).stdout)
         for seed, out in (("3", "a"), ("3", "b"), ("4", "c"))
     ]
     assert runs[0]["accuracy_matrix"] == runs[1]["accuracy_matrix"]
@@ -64,7 +61,10 @@ def test_values_reach_the_method_and_the_plan(tmp_path: Path) -> None:
     assert f"{least:.1f}" in shown
 
 
-def test_demo_compares_three_methods_over_seeds(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("jobs_here")
+def test_demo_compares_three_methods_over_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(study.DEMO, "settings", {"valid_share": 0.9})
+    monkeypatch.setitem(study.DEMO, "probes", ["pgd(strengths=4/255 images=5)"])
     done = perdure("demo", "--seeds", "2", "--tasks", "2", "--plan", "epochs=1", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     for word in ("finetune", "gpm", "rcl", "ACC", "BWT", "PGD-20 4/255", "rcl − finetune"):

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import perdure as command
 from finished_runs import finish_run
 from typer.testing import CliRunner, Result
 
 import perdure
 from perdure.cli.main import app
+from perdure.lab import estimate, study
 from perdure.lab.execute.job import Event
 from perdure.lab.store import finish, run_directory
 from perdure.lab.study import StudyCallback, StudyPlan
@@ -34,10 +36,12 @@ tasks = 2
 ENDLESS = 'methods = ["gpm"]\nbenchmarks = ["synthetic"]\nseeds = [1, 2]\nplan = { epochs = 100000 }\n'
 
 
-def verb(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*PERDURE, "study", *words], capture_output=True, text=True, cwd=cwd, env=ENVIRONMENT, check=False
-    )
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without pictures, which are in lab/test_pictures.py, and without timing the start of a process."""
+    written = study._written
+    monkeypatch.setattr(study, "_written", lambda result, _pictures: written(result, pictures=False))
+    monkeypatch.setattr(estimate, "_start_seconds", lambda: 1.0)
 
 
 def here(*words: str) -> Result:
@@ -77,11 +81,12 @@ def begun(folder: Path, *words: str) -> subprocess.Popen[str]:
         if line.endswith("started\n"):
             while not list(folder.rglob("spec.toml")):
                 time.sleep(0.05)
-            time.sleep(0.5)  # some steps
+            time.sleep(0.3)  # some steps
             return running
     raise AssertionError("it ended")
 
 
+@pytest.mark.usefixtures("jobs_here")
 def test_done_once_compared_and_not_done_again(tmp_path: Path) -> None:
     """One of the runs fails: it is kept with its error, and the others go on."""
     (tmp_path / "mine.toml").write_text("""
@@ -96,7 +101,7 @@ def test_done_once_compared_and_not_done_again(tmp_path: Path) -> None:
         seeds = [1]
         plan = { rate = 1e30 }
     """)
-    first = verb("mine.toml", "--jobs", "2", "--json", cwd=tmp_path)
+    first = command("study", "mine.toml", "--jobs", "2", "--json", cwd=tmp_path)
     assert first.returncode == 1, first.stderr
     found = json.loads(first.stdout)
     assert [(run["method"], run["seed"], run["state"]) for run in found["runs"]] == [
@@ -117,7 +122,7 @@ def test_done_once_compared_and_not_done_again(tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in tmp_path.rglob("record.json")}
     assert len(before) == 4
 
-    second = verb("mine.toml", cwd=tmp_path)
+    second = command("study", "mine.toml", cwd=tmp_path)
     assert second.returncode == 1
     assert "5 runs, 4 done already, 1 to do" in second.stderr
     assert "finetune on" not in second.stderr
@@ -125,9 +130,9 @@ def test_done_once_compared_and_not_done_again(tmp_path: Path) -> None:
     assert {path: path.read_bytes() for path in tmp_path.rglob("record.json")} == before
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_stopped_it_saves_and_says_how_to_go_on(number: int, tmp_path: Path) -> None:
-    running = begun(tmp_path, "--jobs", "2")
+@pytest.mark.parametrize(("number", "jobs"), [(signal.SIGINT, "2"), (signal.SIGTERM, "1")])
+def test_stopped_it_saves_and_says_how_to_go_on(number: int, jobs: str, tmp_path: Path) -> None:
+    running = begun(tmp_path, "--jobs", jobs)
     processes = workers(tmp_path / "runs")
     assert any(map(alive, processes))
     running.send_signal(number)
@@ -304,6 +309,7 @@ def test_the_same_from_python(tmp_path: Path) -> None:
     assert found.failed == []
 
 
+@pytest.mark.usefixtures("jobs_here")
 def test_python_runs_what_is_not_done_and_follows_it(tmp_path: Path) -> None:
     file, kinds = tmp_path / "mine.toml", []
     file.write_text(GRID.replace("[1, 2, 3]", "[1]").replace("tasks = 2", "tasks = 1") + "plan = { epochs = 1 }")

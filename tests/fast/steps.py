@@ -37,7 +37,7 @@ def lesson(index: int, dtype: torch.dtype = torch.float64) -> Lesson:
 NETS: dict[str, Callable[[], Backbone]] = {
     "alexnet": lambda: AlexNet((3, 32, 32), filters=(8, 12, 16), units=(40, 36), dropout=False),
     "alexnet, dropout": lambda: AlexNet((3, 32, 32), filters=(8, 12, 16), units=(40, 36)),
-    "resnet18": lambda: ResNet18((3, 32, 32), filters=8),
+    "resnet18": lambda: ResNet18((3, 32, 32), filters=4),
     "mlp": lambda: MLP((3, 32, 32), units=(40, 36)),
     "tracking": lambda: Tracking((3, 32, 32), dropout=0.0),  # with running statistics
 }

@@ -1,4 +1,5 @@
-"""Every golden case with all fast paths, and with none."""
+"""Every golden case with all fast paths, and a few with none: that whole steps without them are the same is in
+fast/test_steps.py, to eight digits."""
 
 from collections.abc import Iterator
 
@@ -6,13 +7,11 @@ import pytest
 
 from perdure import fast
 
-NO_PATHS = ("test_c04_noise", "test_c06_ascent", "test_c10_er_reservoir", "test_published_runs")
-"""Files whose numbers no fast path has a part in."""
+BOTH = ("test_forward", "test_plain_step", "test_step", "test_alexnet_given")  # of the cheap ones
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    ways = ["fast"] if metafunc.module.__name__.rpartition(".")[2] in NO_PATHS else ["fast", "plain"]
-    metafunc.parametrize("way", ways, indirect=True)
+    metafunc.parametrize("way", ["fast", "plain"] if metafunc.function.__name__ in BOTH else ["fast"], indirect=True)
 
 
 @pytest.fixture(autouse=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -76,15 +77,27 @@ class Step:
         return by_file_name(values, self.parameters)
 
 
+@cache
+def drawn(network: str, pixels: int = 32) -> Parameters:
+    """Once for all tests; networks copy them."""
+    return alex(stream(30)) if network == "alexnet" else resnet(stream(33), pixels)
+
+
+@cache
+def bases(offset: int, widths: tuple[int, ...], sizes: tuple[int, ...]) -> list[np.ndarray]:
+    rs = stream(offset)
+    return [ortho(rs, width, size) for width, size in zip(widths, sizes, strict=True)]
+
+
 def step(name: str, task: int, precision: str = "f64") -> Step:
     """`name` is the method, the network and, for the ResNet, its image size, as in the file names."""
     kind, network, *size = name.split("_")
     dtype, pixels = DTYPES[precision], int(size[0]) if size else 32
     if network == "alexnet":
-        values, parameters = RECIPE["c03"]["alexnet"], alex(stream(30))
+        values, parameters = RECIPE["c03"]["alexnet"], drawn("alexnet")
         net, classes, rs = alexnet(parameters, dtype), RECIPE["networks"]["alexnet"]["classes"], stream(31)
     else:
-        values, parameters = RECIPE["c03"]["resnet"], resnet(stream(33), pixels)
+        values, parameters = RECIPE["c03"]["resnet"], drawn("resnet18", pixels)
         classes, rs = RECIPE["networks"]["resnet"][str(pixels)]["classes"], stream({32: 34, 84: 35}[pixels])
         net = resnet18(parameters, pixels, dtype)
     n = values["batch"]
@@ -121,9 +134,9 @@ def remember(method: GPM, values: Mapping[str, Any], dtype: torch.dtype) -> None
     layers = method.net.backbone.layers()
     widths = [layer.weight[0].numel() for layer in layers.values()]
     sizes = values.get("basis_sizes") or [max(1, width // values["basis_divisor"]) for width in widths]
-    rs = stream(32 if "basis_sizes" in values else 36)
-    for name, width, size in zip(layers, widths, sizes, strict=True):
-        method.memory[name] = tensor(ortho(rs, width, size), dtype)
+    drawn = bases(32 if "basis_sizes" in values else 36, tuple(widths), tuple(sizes))
+    for name, basis in zip(layers, drawn, strict=True):
+        method.memory[name] = tensor(basis, dtype).clone()
 
 
 @dataclass(frozen=True)

@@ -625,6 +625,15 @@ def test_a_result_that_its_probe_cannot_show_is_one_line(probed: Path, tmp_path:
     assert "check" not in json.loads(done.stdout)["probes"]["fgsm"][0]
 
 
+@pytest.mark.parametrize("acc", [[50.0, 40.0, {}], [50.0], "x", ...])
+def test_a_result_without_its_figures_is_shown_without_them(acc: Any, probed: Path, tmp_path: Path) -> None:
+    path = copied(probed, tmp_path)
+    assert "FGSM 1" in command("show", str(path)).stdout
+    rewrite_result(path, acc=acc)
+    done = command("show", str(path))
+    assert (done.exit_code, "FGSM 1" in done.stdout) == (0, False), done.output
+
+
 def other_names(file: Path) -> None:
     save_file({"other": torch.zeros(2)}, file)
 

@@ -2,7 +2,6 @@
 
 import json
 import tomllib
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -12,8 +11,6 @@ import tomli_w
 
 from perdure.errors import UnknownName
 from perdure.lab import fact_tables, paper
-from perdure.lab import study as study_module
-from perdure.lab.execute.job import Event, Job, run_job
 from perdure.lab.paper import compare_with_paper, printed, verdict
 from perdure.lab.spec import shipped_files, spec
 from perdure.lab.study import study
@@ -173,25 +170,13 @@ def small(name: str, folder: Path) -> Path:
     return file
 
 
-class InThisProcess:
-    """Runs jobs one after another; processes of their own would take a second each to start."""
-
-    def do(self, jobs: Sequence[Job]) -> Iterator[Event]:
-        for index, job in enumerate(jobs):
-            events: list[Event] = []
-            run_job(job, lambda kind, facts, index=index, events=events: events.append(Event(index, kind, facts)))
-            yield from events
-
-    def stop(self) -> None: ...
-
-
+@pytest.mark.usefixtures("jobs_here")
 @pytest.mark.parametrize("name", PAPER_TABLES)
 def test_a_study_of_the_paper_end_to_end(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert name in shipped()
     assert read(name).paper == name
     as_if = {**printed(), name: {"synthetic": printed()[name]["cifar100"]}}
     monkeypatch.setattr(paper, "printed", lambda: as_if)
-    monkeypatch.setattr(study_module, "make_executor", lambda *_, **__: (InThisProcess(), 1))
     result = study(small(name, tmp_path), out=tmp_path / "runs", pictures=False)
     assert not result.failed
     rows = {(one.row, one.figure) for one in result.paper}

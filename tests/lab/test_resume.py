@@ -18,6 +18,7 @@ METHODS = list(registry.methods)
 LOAD = registry.Entry.load
 # Enough of everything: two lessons of two epochs, four batches each, momentum and best weights in play.
 PLAN = {"epochs": 2, "momentum": 0.5, "keep": "best"}
+SMALL = {"network": "mlp", "settings": {"size": 8}}
 
 
 class PulledPlug(BaseException):
@@ -51,7 +52,7 @@ class Count(Callback):
 
 
 def wanted(method):
-    return spec(method, "synthetic", tasks=2, plan=PLAN)
+    return spec(method, "synthetic", tasks=2, plan=PLAN, **SMALL)
 
 
 def outcome(record, plan):
@@ -113,9 +114,9 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize(("method", "plan"), [("gpm", "adamw"), ("er", "adamw"), *(("gpm", name) for name in OTHERS)])
+@pytest.mark.parametrize(("method", "plan"), [("er", "adamw"), *(("gpm", name) for name in OTHERS)])
 def test_every_optimizer_schedule_and_augmentation_resumes(method, plan, tmp_path):
-    asked = spec(method, "synthetic", tasks=2, plan=OTHERS[plan])
+    asked = spec(method, "synthetic", tasks=2, plan=OTHERS[plan], **SMALL)
     whole = outcome(run_spec(asked, out=tmp_path / "whole"), asked.plan)
     for moment in (2, 6, 5, 9):  # within epochs and between, in both tasks
         with pytest.raises(PulledPlug):
@@ -126,7 +127,7 @@ def test_every_optimizer_schedule_and_augmentation_resumes(method, plan, tmp_pat
 @pytest.mark.parametrize(("plan", "kinds"), [(PLAN, {"momentum"}), (ADAMW, {"momentum", "squares", "steps"})])
 def test_what_an_optimizer_remembers_is_kept_by_kind(plan, kinds, tmp_path):
     """Momentum where it always was, so that older checkpoints are read."""
-    asked = spec("finetune", "synthetic", tasks=2, plan=plan)
+    asked = spec("finetune", "synthetic", tasks=2, plan=plan, **SMALL)
     with pytest.raises(PulledPlug):
         run_spec(asked, out=tmp_path, callback=Plug(3), every=0)
     file = max(tmp_path.rglob("*.safetensors"))
@@ -145,8 +146,9 @@ def whole(tmp_path_factory):
     return outcome(run_spec(asked, out=tmp_path_factory.mktemp("whole")), asked.plan)
 
 
-@pytest.mark.parametrize("moment", range(1, 19))
-def test_interrupted_at_every_moment(moment, whole, tmp_path):
+# An epoch has six steps and the moment after it; a lesson two epochs, and its end.
+@pytest.mark.parametrize("moment", [1, 6, 7, 8, 13, 14, 15, 16])
+def test_interrupted_at_every_kind_of_moment(moment, whole, tmp_path):
     asked = wanted("rcl")
     with pytest.raises(PulledPlug):
         run_spec(asked, out=tmp_path, callback=Plug(moment), every=0)
@@ -154,7 +156,7 @@ def test_interrupted_at_every_moment(moment, whole, tmp_path):
 
 
 def test_the_comparison_can_fail(tmp_path):
-    asked, other = wanted("gpm"), spec("gpm", "synthetic", tasks=2, seed=2, plan=PLAN)
+    asked, other = wanted("gpm"), spec("gpm", "synthetic", tasks=2, seed=2, plan=PLAN, **SMALL)
     one, two = (outcome(run_spec(which, out=tmp_path), which.plan) for which in (asked, other))
     assert not all(torch.equal(one[0][name], two[0][name]) for name in one[0])
 
@@ -177,6 +179,7 @@ def test_masks_and_fast_paths_resume_too(way, tmp_path, monkeypatch):
         "synthetic",
         tasks=2,
         network="alexnet",
+        settings={"size": 20, "per_class": 16},
         plan={**PLAN, **({"precision": "bf16"} if way == "bf16" else {})},
         values={"features": "separate"},
     )

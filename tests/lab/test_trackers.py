@@ -13,6 +13,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from command import perdure as command
 
 from perdure.errors import Diverged, Interrupted, PerdureError, UnknownName
 from perdure.lab import trackers
@@ -183,9 +184,7 @@ def test_the_command_line(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     words = ["run", "gpm", "synthetic", "--tasks", "1", "--plan", "epochs=1", "--json"]
     words += ["--track", "tensorboard", "--track", "tensorboard:boards"]
-    done = subprocess.run(
-        [sys.executable, "-m", "perdure", *words], capture_output=True, text=True, cwd=tmp_path, check=False
-    )
+    done = command(*words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert len(list((tmp_path / "boards").rglob("events.out.*"))) == 1
     assert len(list((tmp_path / "runs").rglob("events.out.*"))) == 1

@@ -217,7 +217,7 @@ class Grouped(Backbone):
         return x, x
 
 
-@pytest.mark.parametrize("backbone", [lambda: ResNet18((3, 32, 32), filters=8), Grouped])
+@pytest.mark.parametrize("backbone", [lambda: ResNet18((3, 32, 32), filters=4), Grouped])
 def test_other_networks_grow_except_in_groups(backbone: Callable[[], Backbone], stream: Stream) -> None:
     torch.manual_seed(0)
     method = API(Network(backbone()), threshold=0.95, floor=1.0)

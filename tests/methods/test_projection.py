@@ -8,7 +8,6 @@ import pytest
 import torch
 from networks import Tracking
 
-from perdure.data.benchmarks.six import six
 from perdure.data.benchmarks.synthetic import synthetic
 from perdure.lab.checkpoint import load, save
 from perdure.methods.api import API
@@ -48,9 +47,8 @@ def worst_change(method: GPM, stream: Stream) -> float:
 
 @pytest.mark.parametrize("maker", [GPM, DFGP, RCL])
 def test_responses_to_stored_directions_stay_and_change_without_projection(
-    maker: type[GPM], fresh_net: Callable[[], Network], monkeypatch: pytest.MonkeyPatch
+    maker: type[GPM], fresh_net: Callable[[], Network], stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stream = six(seed=1, tasks=2)
     values = {"phi_init": 0.0} if maker is RCL else {}
     assert worst_change(maker(fresh_net(), threshold=0.95, **values), stream) < 1e-5
     monkeypatch.setattr(maker, "projections", lambda _self: {})
