@@ -237,8 +237,10 @@ def _attention(
 ) -> Iterator[tuple[Kind, Tensor, Tensor, tuple[Any, ...]]]:
     """What attention's projections receive: queries, keys and values, and what attention gives with an identity in
     place of its last projection."""
-    names = ("query", "key", "value", "embed_dim_to_check", "num_heads", "in_proj_weight", "in_proj_bias", "bias_k")
-    names = (*names, "bias_v", "add_zero_attn", "dropout_p", "out_proj_weight", "out_proj_bias")
+    names = (
+        "query", "key", "value", "embed_dim_to_check", "num_heads", "in_proj_weight", "in_proj_bias", "bias_k",
+        "bias_v", "add_zero_attn", "dropout_p", "out_proj_weight", "out_proj_bias",
+    )  # fmt: skip
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     sources = [given[name] for name in names[:3]]
     if given.get("use_separate_proj_weight"):
