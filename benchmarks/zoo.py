@@ -1,6 +1,6 @@
 """Networks that people have, and how far old answers move in each when further tasks are learned.
 
-    python benchmarks/zoo.py [--networks resnet18 vit …] [--methods finetune gpm dfgp rcl] [--seed 1] [--epochs 4]
+    python benchmarks/zoo.py [--networks resnet18 vit …] [--methods finetune gpm dfgp rcl] [--seed 1] [--epochs 8]
 
 Each network is wrapped as it is (`perdure.wrap`) and learns three tasks of `six`. Printed is how far its answers to the
 first task's test images have moved since that task was learned, relative to their length, with the share of its weights
@@ -347,11 +347,11 @@ def main() -> None:
     parser.add_argument("--networks", nargs="+", choices=ZOO, default=list(ZOO))
     parser.add_argument("--methods", nargs="+", default=["finetune", "gpm", "dfgp", "rcl"])
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--epochs", type=int, default=8)
     given = parser.parse_args()
     torch.set_num_threads(1)
     tasks = list(benchmark("six").tasks)[:3]
-    plan = Plan(rate=0.05, epochs=given.epochs, batch=32, schedule="linear", keep="last")
+    plan = Plan(rate=0.02, epochs=given.epochs, batch=32, schedule="linear", keep="last")
     columns = [*given.methods, "projected", "fullest layer (GPM)", "GPM ÷ fine-tuning"]
     print(f"| network | {' | '.join(columns)} |\n|{'---|' * (len(columns) + 1)}", flush=True)
     worst = 0.0
