@@ -143,7 +143,7 @@ class TrainedMethod:
         """Its classifier of a task, with test images if no other part is named; `method` may be a snapshot."""
         if part not in self.tasks[task].held:
             raise WrongValue(
-                f"the {part} images of task {self.tasks[task].name!r} are not held any more: give the tasks themselves, "
+                f"the {part} images of task {self.tasks[task].name!r} are not held any more: give the tasks, "
                 "not those that `learn` returned"
             )
         split = getattr(self.tasks[task], part)
