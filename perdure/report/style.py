@@ -16,6 +16,7 @@ LOOKS: dict[str, tuple[str, str, int]] = {  # color, marker, dash; markers are t
     "agem": ("#117733", "D", 4),
     "owm": ("#882255", "p", 2),
     "gpm": ("#0072b2", "s", 1),
+    "sgp": ("#8c564b", "d", 0),
     "trgp": ("#cc79a7", "^", 3),
     "fsdgpm": ("#999933", "<", 4),
     "api": ("#44aa99", "h", 1),
