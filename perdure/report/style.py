@@ -23,7 +23,7 @@ LOOKS: dict[str, tuple[str, str, int]] = {  # color, marker, dash; markers are t
     "dfgp": ("#332288", ">", 3),
     "rcl": ("#d55e00", "o", 0),
 }
-OTHERS = ("gpm", "rcl", "api", "mtl", "owm", "ewc", "er", "agem", "trgp", "dfgp", "fsdgpm", "finetune")
+OTHERS = ("gpm", "rcl", "api", "mtl", "owm", "ewc", "er", "agem", "trgp", "dfgp", "fsdgpm", "finetune", "sgp")
 """Whose looks lines take that are no method's, in that order: neighbors differ most."""
 
 
