@@ -1,7 +1,7 @@
 """SGP: Scaled Gradient Projection (Saha, Roy, AAAI 2023).
 
-GPM forbids every remembered direction fully. SGP gives each an importance, by how strong old inputs are along it: a step
-may still go a little along directions that mattered little, so that new tasks find more room.
+GPM forbids every remembered direction fully. SGP gives each an importance, by how strong old inputs are along it: a
+step may still go a little along directions that mattered little, so that new tasks find more room.
 """
 
 from collections.abc import Mapping

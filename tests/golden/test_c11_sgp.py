@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from perdure.methods.sgp import SGP
 from perdure.nets.mlp import MLP
 from perdure.nets.network import Network
-from perdure.methods.sgp import SGP
 from perdure.ops.soft_projection import importances, part_outside
 
 from .golden import CLEARLY, PROJECTOR, RECIPE, Case, stream, tensor
@@ -28,7 +28,8 @@ def remembered(case: Case, task: int) -> SGP:
     """A method after so many tasks; thresholds differ from layer to layer."""
     method = SGP(Network(MLP((1, 2, 2))).double(), scale=float(case["scale"]))
     for number in range(1, task + 1):
-        for (name, found), threshold in zip(representations(number).items(), case["thresholds"][number - 1], strict=True):
+        thresholds = case["thresholds"][number - 1]
+        for (name, found), threshold in zip(representations(number).items(), thresholds, strict=True):
             method.remember({name: found}, float(threshold))
     return method
 
