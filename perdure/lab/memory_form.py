@@ -21,6 +21,7 @@ from perdure.methods.gpm import GPM
 from perdure.methods.method import Method
 from perdure.methods.owm import OWM
 from perdure.methods.rcl import RCL
+from perdure.methods.sgp import SGP
 from perdure.methods.trgp import TRGP
 
 LONGEST = 1.01  # square of a basis column's length, which is 1 but for rounding
@@ -80,6 +81,13 @@ class MemoryForm:
         _require({*method.importance} == {*method.memory} or not self.learning, "layers with an importance")
         _number("lr_scale", method.lr_scale)
         _flags(method, "filling", "attached")
+
+    def sgp(self, method: SGP) -> None:
+        self.gpm(method)
+        _require({*method.importance} == {*method.memory}, "layers with an importance")
+        for layer, values in method.importance.items():
+            self.tensor(f"importance in {layer}", values, method.memory[layer].shape[1])
+            _require(bool(((values >= 0) & (values <= 1)).all()), f"importance in {layer}")
 
     def trgp(self, method: TRGP) -> None:
         self.gpm(method)
@@ -176,6 +184,7 @@ FORMS: dict[type[Method], Callable[[MemoryForm, Any], None]] = {
     DFGP: MemoryForm.gpm,
     RCL: MemoryForm.rcl,
     FSDGPM: MemoryForm.fsdgpm,
+    SGP: MemoryForm.sgp,
     TRGP: MemoryForm.trgp,
     API: MemoryForm.api,
     EWC: MemoryForm.ewc,

@@ -77,12 +77,15 @@ class GPM(Method):
         return len(self.memory) > 0 or (not self.layers() and len(self.net.heads) > 1)
 
     def end(self, lesson: Lesson) -> None:
-        representations = self.representations(lesson.sample(self.samples)) | self.used_rows(lesson)
+        found = self.representations(lesson.sample(self.samples)) | self.used_rows(lesson)
+        self.remember(found, self.threshold_after(lesson))
+
+    def remember(self, representations: Mapping[str, Tensor], threshold: float) -> None:
+        """Extend the bases by what is new in these inputs."""
         if self.variant == "paper" and len(self.memory) == 0:  # Eq. 18 asks for ≥ ε on the first task, too
             for name, representation in representations.items():
                 if representation.ndim > 1:
                     self.memory[name] = representation.new_empty(len(representation), 0)
-        threshold = self.threshold_after(lesson)
         if self.budget is None:
             self.memory.extend(representations, threshold)
             return
