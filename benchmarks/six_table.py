@@ -1,4 +1,5 @@
-"""All methods on `six`, over several seeds, as a table: python benchmarks/six_table.py [--seeds 1,2,3] [--jobs 2]
+"""The methods of the study `six`, over several seeds, as a table: python benchmarks/six_table.py [--seeds 1,2,3]
+    [--jobs 2] [--methods gpm,sgp]
 
 Each run is `perdure run METHOD six --seed N --probe fgsm` in its own process with one thread; a run whose record is
 already in --out is read, not repeated. Prints Markdown: mean over the seeds and, in brackets, lowest and highest; then
@@ -16,9 +17,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from perdure import registry
 from perdure.lab.spec import spec
 from perdure.lab.store import read_probes, run_directory
+from perdure.lab.study_file import read, specs
 from perdure.ops.statistics import paired
 
 Record = dict[str, Any]
@@ -53,7 +54,7 @@ def one(method: str, seed: int, out: Path) -> Record:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="1,2,3")
-    parser.add_argument("--methods", default=",".join(registry.methods))
+    parser.add_argument("--methods", default=",".join(dict.fromkeys(run.method for run in specs(read("six")))))
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("runs"))
     given = parser.parse_args()

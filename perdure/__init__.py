@@ -18,6 +18,9 @@ What there is: catalog (everything), benchmarks, datasets; benchmark(name) opens
 files. Your own methods, networks, benchmarks and probes: in place of a name give `my.py:Careful`, the class itself, or
 what you have given to register.
 
+Any torch module as a network: wrap(model, shape); coverage tells what of it is protected. Projector protects it in a
+training loop of yours.
+
 To train in your own way: Network (around a Backbone), Method, Plan, learn, fit, evaluate, and the types of data,
 Stream, Task, Lesson, Split, Batch. What goes wrong on purpose is a PerdureError, whose message says what to do.
 
@@ -46,12 +49,15 @@ if TYPE_CHECKING:  # for editors and type checkers
     from perdure.methods.method import Method as Method
     from perdure.nets.network import Backbone as Backbone
     from perdure.nets.network import Network as Network
+    from perdure.nets.wrap import coverage as coverage
+    from perdure.nets.wrap import wrap as wrap
     from perdure.registry import register as register
     from perdure.report.plot import plot as plot
     from perdure.train.evaluate import evaluate as evaluate
     from perdure.train.fit import fit as fit
     from perdure.train.learn import learn as learn
     from perdure.train.plan import Plan as Plan
+    from perdure.train.projector import Projector as Projector
     from perdure.types import Batch as Batch
     from perdure.types import Lesson as Lesson
     from perdure.types import Split as Split
@@ -74,6 +80,9 @@ _MODULES = {
     "bench": "perdure.lab.bench",
     **dict.fromkeys(("catalog", "benchmark", "benchmarks", "datasets"), "perdure.lab.catalog"),
     "register": "perdure.registry",
+    "wrap": "perdure.nets.wrap",
+    "coverage": "perdure.nets.wrap",
+    "Projector": "perdure.train.projector",
     "Network": "perdure.nets.network",
     "Backbone": "perdure.nets.network",
     "Method": "perdure.methods.method",

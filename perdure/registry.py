@@ -64,9 +64,10 @@ def _of_other_packages(kind: str) -> dict[str, Entry]:
 
 
 class Registry:
-    def __init__(self, kind: str, entries: dict[str, Entry], base: str = "") -> None:
+    def __init__(self, kind: str, entries: dict[str, Entry], base: str = "", functions: bool = False) -> None:
         self.kind = kind
         self.base = base  # "module:class" of what can be of this kind; empty for functions
+        self.functions = functions  # whether a function may also stand for one, if it is named as such
         self._shipped = entries
         self._own: dict[str, OwnEntry] = {}
 
@@ -120,8 +121,9 @@ class Registry:
 
     def register(self, thing: Any, name: str, where: str | None = None) -> None:
         """Make a thing known by a name; one of the same name is replaced, unless it is perdure's."""
-        if not self.accepts(thing):
+        if not self.accepts(thing) and not (self.functions and inspect.isfunction(thing)):
             what = f"a class that extends {self.base.replace(':', '.')}" if self.base else "a function"
+            what += ", or a function that makes one" if self.functions else ""
             raise WrongValue(f"{name} cannot be {article(self.kind)}, which is {what}")
         if name in self._shipped:
             raise WrongValue(f"{name} is {article(self.kind)} of perdure; register yours by another name")
@@ -317,6 +319,7 @@ methods = Registry(
         "agem": Entry("perdure.methods.agem:AGEM", "averaged gradient episodic memory (Chaudhry et al. 2019)"),
         "owm": Entry("perdure.methods.owm:OWM", "orthogonal weights modification (Zeng et al. 2019)"),
         "gpm": Entry("perdure.methods.gpm:GPM", "gradient projection memory (Saha et al. 2021)"),
+        "sgp": Entry("perdure.methods.sgp:SGP", "scaled gradient projection (Saha and Roy 2023)"),
         "trgp": Entry("perdure.methods.trgp:TRGP", "trust region gradient projection (Lin et al. 2022)"),
         "fsdgpm": Entry("perdure.methods.fsdgpm:FSDGPM", "flattened, dynamic gradient projection (Deng et al. 2021)"),
         "api": Entry("perdure.methods.api:API", "adaptive plasticity improvement (Liang and Li 2023)"),
@@ -335,7 +338,8 @@ networks = Registry(
         "resnet18": Entry("perdure.nets.resnet18:ResNet18", "reduced, 20-160 filters (5-Datasets, MiniImageNet)"),
         "mlp": Entry("perdure.nets.mlp:MLP", "linear layers and ReLU"),
     },
-    base="perdure.nets.network:Backbone",
+    base="torch.nn:Module",
+    functions=True,
 )
 
 benchmarks = Registry(

@@ -80,6 +80,10 @@ class Split:
         order = torch.randperm(len(self), generator=torch.Generator().manual_seed(0))[:images].to(self.y.device)
         return [order[piece] for piece in cut(len(order), size)]
 
+    def emptied(self) -> "Split":
+        """The same without any image."""
+        return replace(self, x=self.x[:0].clone(), y=self.y[:0].clone())
+
     def to(self, device: torch.device | str) -> "Split":
         return replace(self, x=self.x.to(device), y=self.y.to(device))
 
@@ -93,13 +97,19 @@ class Task:
     train: Split
     valid: Split
     test: Split
+    held: tuple[str, ...] = ("train", "valid", "test")  # parts whose images are there
 
     def __post_init__(self) -> None:
-        for part in ("train", "valid", "test"):
+        for part in self.held:
             _check(f"task {self.name!r}, {part}", getattr(self, part), len(self.classes))
         shapes = {tuple(split.x.shape[1:]) for split in (self.train, self.valid, self.test)}
         if len(shapes) > 1:
             raise BadData(f"task {self.name!r}: its parts have images of different shapes {sorted(shapes)}")
+
+    def judged(self, part: str) -> "Task":
+        """Without the images that it is not judged on: a task that was learned is not to be held for life."""
+        gone = {name: getattr(self, name).emptied() for name in ("train", "valid", "test") if name != part}
+        return replace(self, held=(part,), **gone)
 
     def to(self, device: torch.device | str) -> "Task":
         return replace(self, **{part: getattr(self, part).to(device) for part in ("train", "valid", "test")})

@@ -17,6 +17,7 @@ from perdure import registry
 from perdure.data.benchmarks.synthetic import synthetic
 from perdure.memory.gradient_memory import DualMemory, GradientMemory
 from perdure.methods.method import Method
+from perdure.methods.sgp import SGP
 from perdure.nets.network import Network, first_weights
 from perdure.ops.dual_gpm import protected as protected_directions
 from perdure.schema import Value, values_of
@@ -37,6 +38,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
     "agem": ({"memory": 40, "replay_batch": 16}, {"memory": 0}),
     "owm": ({}, {"regularizer": 1e12}),  # so stiff that the projectors stay identities
     "gpm": ({}, {"threshold": 0.0, "threshold_step": 0.0}),
+    "sgp": ({}, {"threshold": 0.0, "threshold_step": 0.0}),
     "trgp": ({"threshold": 0.9}, {"trust": 1.0, "threshold": 0.0, "threshold_step": 0.0}),
     "fsdgpm": ({"memory": 40, "samples": 30}, {"memory": 1}),
     "api": ({}, {"threshold": 0.0, "threshold_step": 0.0}),
@@ -199,8 +201,10 @@ def test_what_is_remembered_is_answered_as_before(name: str) -> None:
 
 
 def directions(method: Method) -> dict[str, Tensor]:
-    """Layer → orthonormal columns that later tasks may not touch."""
+    """Layer → orthonormal columns that later tasks may not touch; of SGP, those of full importance."""
     memory = getattr(method, "memory", None)
+    if isinstance(method, SGP):
+        return {layer: basis[:, method.importance[layer] > 1 - 1e-6] for layer, basis in method.memory.items()}
     if isinstance(memory, DualMemory):
         return {layer: protected_directions(dual).clone() for layer, dual in memory.duals().items()}
     if isinstance(memory, GradientMemory):
@@ -224,7 +228,7 @@ def shared_weights(method: Method) -> dict[str, Tensor]:
 # dropout and with running statistics; what stands for the gradients of training is taken as those are.
 MODES: dict[str, tuple[set[bool], set[bool]]] = {
     **dict.fromkeys(METHODS, (set(), set())),
-    **dict.fromkeys(("gpm", "dfgp", "rcl", "fsdgpm"), (set(), {False})),
+    **dict.fromkeys(("gpm", "sgp", "dfgp", "rcl", "fsdgpm"), (set(), {False})),
     "trgp": ({False}, {False}),
     "api": ({True, False}, {False}),  # retain ratios, then inputs of the layers that grow
     "ewc": (set(), {True}),

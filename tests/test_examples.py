@@ -2,6 +2,7 @@
 
 import json
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -71,3 +72,8 @@ def test_the_page_shows_the_file() -> None:
     first = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0]
     for line in first.splitlines():
         assert line.strip() in example
+
+
+def test_a_training_loop_of_ones_own_keeps_old_answers() -> None:
+    own_loop = runpy.run_path(str(ROOT / "examples" / "own_loop.py"))
+    assert own_loop["moved"](protected=True) < own_loop["moved"](protected=False) / 10

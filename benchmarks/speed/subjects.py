@@ -13,6 +13,7 @@ from perdure.errors import UnknownName
 from perdure.memory.gradient_memory import DualMemory
 from perdure.methods.gpm import GPM
 from perdure.methods.method import Method
+from perdure.methods.sgp import SGP
 from perdure.nets.alexnet import AlexNet
 from perdure.nets.network import Network
 from perdure.ops.dual_gpm import Dual
@@ -76,7 +77,7 @@ def later(maker: Maker, stream: Stream, sizes: Mapping[str, int] | None = None) 
 
 
 def remember(method: GPM, sizes: Mapping[str, int]) -> None:
-    """Random orthonormal bases of these sizes: what they hold does not matter to the time they take."""
+    """Random orthonormal bases of these sizes, and importances; the time does not depend on what they hold."""
     for layer, module in method.net.backbone.layers().items():
         if layer not in sizes:
             continue
@@ -85,6 +86,8 @@ def remember(method: GPM, sizes: Mapping[str, int]) -> None:
             method.memory.put(layer, Dual("remove", basis))
         else:
             method.memory[layer] = basis
+            if isinstance(method, SGP):
+                method.importance[layer] = torch.rand(sizes[layer])
 
 
 def step_of(method: Method, stream: Stream, images: int = BATCH) -> Work:

@@ -4,7 +4,6 @@ import inspect
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -133,16 +132,21 @@ def _probe(name: str) -> Description:
 
 
 def _network(name: str) -> Description:
-    from perdure.lab.build import network_layers
+    from perdure.lab.build import network_coverage
     from perdure.schema import values_of
 
     content = _description("network", name, networks.find(name), values_of)
-    parameters, layers = network_layers(name)
-    content |= {"parameters": parameters, "layers": layers}
+    coverage = network_coverage(name)
+    layers = {layer: list(found.weight.shape) for layer, found in coverage.layers.items()}
+    parameters = sum(part.numbers for part in coverage.parts if part.parameter)
+    content |= {"parameters": parameters, "layers": layers, "coverage": coverage.plain()}
     tables = _description_tables(content, "values (in Python; --net takes the defaults)")
     tables.append(f"{parameters:,} parameters for images of 3×32×32, heads left out")
-    rows = [(layer, "×".join(map(str, shape)), f"{prod(shape):,}") for layer, shape in layers.items()]
-    tables.append(_table("layers", rows, ("layer", "weight", "parameters")))
+    rows = [
+        (part.name, "×".join(map(str, part.shape)), f"{part.numbers:,}", part.role, part.why) for part in coverage.parts
+    ]
+    title = "what becomes of it under projection, after the first task"
+    tables.append(_table(title, rows, ("name", "shape", "numbers", "role", "why")))
     return content, content["about"], tables
 
 

@@ -19,7 +19,9 @@ from perdure.lab.outlier_spec import outlier_specs
 from perdure.lab.outliers import check_possible, contaminated
 from perdure.lab.spec import RunSpec, split_name
 from perdure.methods.method import Method
-from perdure.nets.network import Network, first_weights
+from perdure.nets.coverage import Coverage
+from perdure.nets.network import Backbone, Network, Statistics, first_weights
+from perdure.nets.wrap import wrap
 from perdure.types import Stream, Task
 
 BenchmarkFunction = Callable[..., Stream | Sequence[Task]]
@@ -72,9 +74,19 @@ def _own_stream(spec: RunSpec, found: Any) -> Stream:
 def build(spec: RunSpec, stream: Stream) -> Method:
     """The method with a fresh network, whose weights depend on the seed alone."""
     with first_weights(spec.seed):
-        net = Network(registry.networks.load(spec.network)(stream.shape))
+        net = make_network(spec.network, stream.shape, spec.plan.statistics)
     method: Method = registry.methods.load(spec.method)(net, **spec.values)
     return method
+
+
+def make_network(name: str, shape: tuple[int, int, int], statistics: Statistics = "batch") -> Network:
+    """A network by its name. One of the user's own may be any module, or wrapped already."""
+    found = registry.networks.load(name)(shape)
+    if isinstance(found, Network):
+        return found
+    if isinstance(found, Backbone):
+        return Network(found, statistics)
+    return wrap(found, shape, fresh=True)
 
 
 def reopen(path: Path, spec: RunSpec, stream: Stream, device: torch.device) -> tuple[Method, list[Task]]:
@@ -102,9 +114,8 @@ def count_lessons(spec: RunSpec, stream: Stream) -> int:
     return sum(1 for _ in build(spec, stream).lessons(stream))
 
 
-def network_layers(name: str, shape: tuple[int, int, int] = (3, 32, 32)) -> tuple[int, dict[str, list[int]]]:
-    """How many parameters a network has for images of a shape, heads left out, and its layers' weights by shape."""
-    with torch.device("meta"):  # no memory, no random numbers
-        backbone = registry.networks.load(name)(shape)
-    shapes = {layer: list(found.weight.shape) for layer, found in backbone.layers().items()}
-    return sum(parameter.numel() for parameter in backbone.parameters()), shapes
+def network_coverage(name: str, shape: tuple[int, int, int] = (3, 32, 32)) -> Coverage:
+    """What becomes of the parameters of a network, for images of a shape; heads are left out."""
+    with first_weights(1):
+        net = make_network(name, shape)
+    return net.examine(torch.rand(2, *shape))

@@ -21,6 +21,7 @@ from perdure.methods.gpm import GPM
 from perdure.methods.method import Method
 from perdure.methods.owm import OWM
 from perdure.methods.rcl import RCL
+from perdure.methods.sgp import SGP
 from perdure.methods.trgp import TRGP
 
 LONGEST = 1.01  # square of a basis column's length, which is 1 but for rounding
@@ -33,18 +34,34 @@ class MemoryForm:
         self.learning = learning  # in the middle of a lesson, not after one
         self.shape = shape  # of images, where that is known
         self.net, self.weights = method.net, method.trainable()
-        self.layers = method.net.backbone.layers()
-        self.dtype = next(method.net.backbone.parameters()).dtype
+        like = next(method.net.backbone.parameters())
+        self.dtype = like.dtype
+        if shape is not None:  # so that layers are known that no module of torch's holds
+            method.net.examine(torch.rand(2, *shape, device=like.device, dtype=like.dtype))
+        self.layers = method.net.layers()
+
+    def statistics(self) -> None:
+        """Of tasks that there are, for buffers that there are."""
+        buffers = dict(self.net.backbone.named_buffers())
+        for key, kept in self.net.statistics.by_parts():
+            name = "/".join(key)
+            known = len(key) == 2 and key[0].isascii() and key[0].isdecimal() and int(key[0]) < len(self.net.heads)
+            _require(known and key[1] in buffers, f"statistics {name}")
+            self.tensor(f"statistics {name}", kept, *buffers[key[1]].shape, dtype=buffers[key[1]].dtype)
 
     def inputs(self, layer: str) -> int:
         """How many a row of a layer's weight has; none of a layer that is not there."""
-        return self.layers[layer].weight[0].numel() if layer in self.layers else -1
+        return self.layers[layer].directions if layer in self.layers else -1
 
     # --- one method after another ---
 
     def gpm(self, method: GPM) -> None:
         for layer, basis in method.memory.items():
-            self.basis(layer, basis, self.inputs(layer))
+            if basis.ndim == 1 and layer in self.layers and self.layers[layer].kind == "embedding":
+                _require(bool(((basis == 0) | (basis == 1)).all()), f"rows of {layer}")
+                self.tensor(f"rows of {layer}", basis, self.inputs(layer), dtype=basis.dtype)
+            else:
+                self.basis(layer, basis, self.inputs(layer))
         _number("wanted", method.wanted)
         _numbers("protected", method.protected)
 
@@ -64,6 +81,13 @@ class MemoryForm:
         _require({*method.importance} == {*method.memory} or not self.learning, "layers with an importance")
         _number("lr_scale", method.lr_scale)
         _flags(method, "filling", "attached")
+
+    def sgp(self, method: SGP) -> None:
+        self.gpm(method)
+        _require({*method.importance} == {*method.memory}, "layers with an importance")
+        for layer, values in method.importance.items():
+            self.tensor(f"importance in {layer}", values, method.memory[layer].shape[1])
+            _require(bool(((values >= 0) & (values <= 1)).all()), f"importance in {layer}")
 
     def trgp(self, method: TRGP) -> None:
         self.gpm(method)
@@ -160,6 +184,7 @@ FORMS: dict[type[Method], Callable[[MemoryForm, Any], None]] = {
     DFGP: MemoryForm.gpm,
     RCL: MemoryForm.rcl,
     FSDGPM: MemoryForm.fsdgpm,
+    SGP: MemoryForm.sgp,
     TRGP: MemoryForm.trgp,
     API: MemoryForm.api,
     EWC: MemoryForm.ewc,
@@ -171,8 +196,10 @@ FORMS: dict[type[Method], Callable[[MemoryForm, Any], None]] = {
 
 def check_memory(method: Method, *, learning: bool, shape: tuple[int, int, int] | None) -> None:
     """Whether what a method remembers fits its network, in the middle of a lesson (`learning`) or after one."""
+    checking = MemoryForm(method, learning, shape)
+    checking.statistics()
     if (form := FORMS.get(type(method))) is not None:
-        form(MemoryForm(method, learning, shape), method)
+        form(checking, method)
 
 
 def _require(fits: bool, what: str) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from perdure.ops.subspace import extended
+from perdure.ops.subspace import extend, extended
 
 HALF = torch.float16
 
@@ -18,6 +18,14 @@ def extend_within(
     budget: int, bases: Mapping[str, Tensor], representations: Mapping[str, Tensor], threshold: float
 ) -> dict[str, Tensor]:
     """The bases after a task, layer by layer as `subspace.extend` has them, cut to so many bytes."""
+    marks = {
+        name: found for name, found in representations.items() if found.ndim == 1
+    }  # of rows: few bytes, always kept
+    if marks:
+        rest = {name: found for name, found in representations.items() if name not in marks}
+        kept = {name: extend(bases.get(name), found, threshold) for name, found in marks.items()}
+        plain = {name: basis for name, basis in bases.items() if basis.ndim > 1}
+        return kept | extend_within(max(budget - size(kept), 0), plain, rest, threshold)
     wanted, shares = dict(bases), {}
     for name, representation in representations.items():
         wanted[name], shares[name] = extended(bases.get(name), representation, threshold)
@@ -49,6 +57,8 @@ def most_energy(shares: Mapping[str, Tensor], costs: Mapping[str, int], room: in
 
 def protected(basis: Tensor, representation: Tensor) -> float:
     """Share of the columns' energy that a basis, as it is stored, holds: 1 − ‖R − M MᵀR‖²/‖R‖²; 1 if there is none."""
+    if representation.ndim == 1:
+        return 1.0
     r = representation.double()
     m = basis.to(r)
     energy = r.square().sum()

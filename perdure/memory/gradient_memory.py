@@ -8,11 +8,12 @@ from torch import Tensor
 from perdure.memory.bank import TensorBank
 from perdure.ops.dual_gpm import Dual, first_dual, project_dual, update_dual, widen
 from perdure.ops.gradients import Projection
-from perdure.ops.subspace import extend, project
+from perdure.ops.layers import ROWS_SUFFIX
+from perdure.ops.subspace import extend, project, project_rows
 
 
 class GradientMemory(TensorBank):
-    """Layer → basis (d, k) with orthonormal columns."""
+    """Layer → basis (d, k) with orthonormal columns; of an embedding, marks (d,) at the rows that were used."""
 
     def extend(self, representations: Mapping[str, Tensor], threshold: float) -> None:
         for name, representation in representations.items():
@@ -20,11 +21,24 @@ class GradientMemory(TensorBank):
 
     def projections(self) -> dict[str, Projection]:
         """Layer → how its gradient is projected, row by row; layers of which nothing is remembered are left out."""
-        return {layer: partial(project, basis=basis) for layer, basis in self.items() if basis.shape[1]}
+        return {
+            layer: partial(project, basis=basis)
+            for layer, basis in self.items()
+            if not layer.endswith(ROWS_SUFFIX) and basis.shape[1]
+        }
+
+    def row_projections(self) -> dict[str, Projection]:
+        """The same for layers whose inputs are in the rows of their weight: these are projected column by column."""
+        return {
+            layer: partial(project_rows, basis=basis) for layer, basis in self.items() if layer.endswith(ROWS_SUFFIX)
+        }
 
     def sizes(self) -> dict[str, tuple[int, int]]:
         """Layer → (directions held, directions there are)."""
-        return {name: (basis.shape[1], basis.shape[0]) for name, basis in self.items()}
+        return {
+            name: (basis.shape[1] if basis.ndim > 1 else int(basis.sum()), basis.shape[0])
+            for name, basis in self.items()
+        }
 
 
 class DualMemory(GradientMemory):

@@ -15,7 +15,7 @@ from perdure.methods.gpm import GPM
 from perdure.nets.network import Network
 from perdure.ops.expansion import effective, expansion, fresh_columns, patch_norms, retain_ratio, transform, transformed
 from perdure.ops.gradients import Projection, grad
-from perdure.ops.subspace import Layer
+from perdure.ops.layers import Layer
 from perdure.schema import Count, Reading, Share, Weight
 from perdure.types import Batch, Gradient, Lesson, Weights
 
@@ -24,6 +24,7 @@ BATCH = 64  # images at a time when the retain ratio is measured: the papers' ba
 
 class API(GPM):
     state_attributes: ClassVar[tuple[str, ...]] = ("now",)
+    protects = ("linear", "conv")
     memory: DualMemory
 
     def __init__(
@@ -56,7 +57,7 @@ class API(GPM):
         if len(self.memory) == 0:
             return
         self.measure(lesson)
-        layers = self.net.backbone.layers()
+        layers = self.layers()
         sizes = {name: size for name, layer in layers.items() if (size := self.shortage(name, layer))}
         if sizes:
             found = super().representations(lesson.sample(self.samples))
@@ -77,7 +78,7 @@ class API(GPM):
             self.ratios[layer] = torch.stack(found).mean()
 
     def shortage(self, name: str, layer: Layer) -> int:
-        if isinstance(layer, nn.Conv2d) and layer.groups > 1:  # a mixture of channels would cross the groups
+        if layer.groups > 1:  # a mixture of channels would cross the groups
             return 0
         return expansion(float(self.ratios[name]), self.floor, self.growth, layer.weight.shape[1])
 

@@ -25,6 +25,7 @@ from perdure.types import Batch, EpochStart, Gradient, Lesson, Weights
 class FSDGPM(GPM):
     may_need: ClassVar[frozenset[Need]] = frozenset({"task-identity", "stored-data"})
     state_attributes: ClassVar[tuple[str, ...]] = ("lr_scale", "filling", "attached")
+    protects = ("linear", "conv")
 
     def __init__(
         self,
@@ -119,7 +120,7 @@ class FSDGPM(GPM):
 
     def project(self, update: Gradient) -> Gradient:
         """Away from the remembered directions, from each as much as it is important."""
-        moving = update if self.learn_norms else self.without_norms(update)
+        moving = update if self.learn_norms else self.allowed(update)
         inside = self.inside(moving, dict(self.importance.items()))
         return {**moving, **{name: moving[name] - part for name, part in inside.items()}}
 

@@ -4,6 +4,7 @@ After each task, the directions that carry most of every layer's input are remem
 projected away from them, so that the layer's answer to old inputs stays as it was.
 """
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -14,13 +15,16 @@ from perdure.memory.gradient_memory import GradientMemory
 from perdure.methods.method import Method
 from perdure.nets.network import Network
 from perdure.ops.gradients import Projection, project, projected_grad
-from perdure.ops.subspace import layer_inputs, representations
+from perdure.ops.layers import Kind, layer_inputs, representations
 from perdure.schema import Bytes, Count, Share, Variant
 from perdure.types import Batch, Gradient, Lesson, Weights
+
+ROWS_BATCH = 256  # images at a time when the rows of embeddings are looked up
 
 
 class GPM(Method):
     state_attributes: ClassVar[tuple[str, ...]] = ("wanted", "protected")
+    protects: ClassVar[tuple[Kind, ...]] = ("linear", "conv", "transposed", "embedding")
 
     def __init__(
         self,
@@ -47,26 +51,41 @@ class GPM(Method):
 
     def projected_grad(self, loss: Tensor, weights: Weights) -> Gradient:
         """From the second task on, weights move only where no old task looks (Eq. 15)."""
-        return self.without_norms(projected_grad(loss, weights, self.projections()))
+        return self.allowed(projected_grad(loss, weights, self.projections()))
 
     def project(self, update: Gradient) -> Gradient:
-        return self.without_norms(project(update, self.projections()))
+        return self.allowed(project(update, self.projections()))
 
     def projections(self) -> dict[str, Projection]:
         """Name of a weight → how its gradient is projected."""
-        names = self.net.weight_names()
-        return {names[layer]: projection for layer, projection in self.memory.projections().items()}
+        return self.by_weight(self.memory.projections())
 
-    def without_norms(self, gradient: Gradient) -> Gradient:
-        """Biases and batch-norm parameters, which no basis protects, move in the first task only."""
-        return {name: g for name, g in gradient.items() if g.ndim > 1} if len(self.memory) else gradient
+    def by_weight(self, projections: Mapping[str, Projection]) -> dict[str, Projection]:
+        names = self.net.weight_names()
+        return {names[layer]: projection for layer, projection in projections.items()}
+
+    def allowed(self, gradient: Gradient) -> Gradient:
+        """From the second task on, what no basis protects stays: biases, norms, tokens, whatever else there is."""
+        if not self.is_later():
+            return gradient
+        gradient = project(gradient, self.by_weight(self.memory.row_projections()))
+        fixed = self.fixed()
+        return {name: g for name, g in gradient.items() if name not in fixed}
+
+    def is_later(self) -> bool:
+        """Whether something has been learned before; where no layer can be protected, heads tell."""
+        return len(self.memory) > 0 or (not self.layers() and len(self.net.heads) > 1)
 
     def end(self, lesson: Lesson) -> None:
-        representations = self.representations(lesson.sample(self.samples))
+        found = self.representations(lesson.sample(self.samples)) | self.used_rows(lesson)
+        self.remember(found, self.threshold_after(lesson))
+
+    def remember(self, representations: Mapping[str, Tensor], threshold: float) -> None:
+        """Extend the bases by what is new in these inputs."""
         if self.variant == "paper" and len(self.memory) == 0:  # Eq. 18 asks for ≥ ε on the first task, too
             for name, representation in representations.items():
-                self.memory[name] = representation.new_empty(len(representation), 0)
-        threshold = self.threshold_after(lesson)
+                if representation.ndim > 1:
+                    self.memory[name] = representation.new_empty(len(representation), 0)
         if self.budget is None:
             self.memory.extend(representations, threshold)
             return
@@ -86,7 +105,20 @@ class GPM(Method):
         self.eval()
         backbone = self.net.backbone
         inputs = layer_inputs(backbone, lambda: self.forward(batch.x, batch.task))
-        return representations(inputs, backbone.layers(), backbone.patch_images)
+        layers = self.layers()
+        return representations({name: x for name, x in inputs.items() if name in layers}, backbone.patch_images)
+
+    @torch.no_grad()
+    def used_rows(self, lesson: Lesson) -> dict[str, Tensor]:
+        """The rows of embeddings that any image of the lesson looks up; a sample would miss the rare ones."""
+        found: dict[str, Tensor] = {}
+        if any(layer.kind == "embedding" for layer in self.layers().values()):
+            for part in lesson.parts:
+                for x, y in part.train.batches(ROWS_BATCH):
+                    marks = self.representations(Batch(x, y, part.task))
+                    for name, rows in ((name, rows) for name, rows in marks.items() if rows.ndim == 1):
+                        found[name] = torch.maximum(found.get(name, rows), rows)
+        return found
 
     def memory_bytes(self) -> dict[str, int]:
         return {"bases": self.memory.bytes()}

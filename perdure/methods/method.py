@@ -8,6 +8,7 @@ from torch.func import functional_call
 
 from perdure.nets.network import Network, Output
 from perdure.ops.gradients import grad
+from perdure.ops.layers import Kind, Layer
 from perdure.ops.losses import cross_entropy
 from perdure.schema import checks_values, documented
 from perdure.types import Batch, EpochStart, Gradient, Lesson, Part, Task, TaskIds, Weights
@@ -23,6 +24,7 @@ class Method(nn.Module):
     presets and docs are made from, and the trailing comment gives the paper's symbol.
     """
 
+    protects: ClassVar[tuple[Kind, ...]] = ()  # kinds of layers whose inputs it remembers, to keep old answers
     may_need: ClassVar[frozenset[Need]] = frozenset({"task-identity"})
     state_attributes: ClassVar[tuple[str, ...]] = ()  # besides tensors, what a checkpoint within a lesson must hold
 
@@ -54,7 +56,8 @@ class Method(nn.Module):
         """Before each epoch; `start` says which it is, how far the lesson has come and how far the rate has fallen."""
 
     def trainable(self) -> dict[str, nn.Parameter]:
-        return dict(self.net.named_parameters())
+        """What moves; frozen parameters never do."""
+        return {name: found for name, found in self.net.named_parameters() if found.requires_grad}
 
     def gradient(self, batch: Batch) -> Gradient:
         return grad(self.loss(batch), self.trainable())
@@ -95,7 +98,7 @@ class Method(nn.Module):
     # ── given ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def forward(self, x: Tensor, task: TaskIds, weights: Weights | None = None) -> Output:
-        """Logits and unit-length features, with any weights."""
+        """Logits and unit-length features, with any weights; in evaluation, with the statistics stored for the task."""
         (output,) = self.forward_each([x], task, weights)
         return output
 
@@ -104,15 +107,26 @@ class Method(nn.Module):
     ) -> list[Output]:
         """One output for each batch, which have batch statistics of their own; without `conv_dropout`, features are
         taken without dropout after convolutions."""
-        args = batches, task, conv_dropout
-        if weights is None and type(self).weights is Method.weights:
+        args, statistics = (batches, task, conv_dropout), {} if self.training else self.net.statistics_of(task)
+        if weights is None and type(self).weights is Method.weights and not statistics:
             outputs: list[Output] = self.net(*args)  # the weights are where they belong
         else:
             own = self.weights(task if isinstance(task, int) else None) if weights is None else weights
-            outputs = functional_call(self.net, dict(own), args)
+            outputs = functional_call(self.net, {**own, **statistics}, args)
         if self.train_logits is None and self.training and len(outputs[0].logits) >= self.train_rows:
             self.train_logits = outputs[0].logits.detach()
         return outputs
+
+    def layers(self) -> dict[str, Layer]:
+        """The layers that it protects."""
+        return {name: layer for name, layer in self.net.layers().items() if layer.kind in self.protects}
+
+    def fixed(self) -> set[str]:
+        """What it cannot protect: if the method protects layers, such parameters move in the first task only."""
+        protected = {layer.parameter for layer in self.layers().values()}
+        free = self.net.backbone.free
+        names = (name for name, _ in self.net.backbone.named_parameters())
+        return {f"backbone.{name}" for name in names if name not in protected and not (free and name.startswith(free))}
 
     def loss(self, batch: Batch, weights: Weights | None = None) -> Tensor:
         return cross_entropy(self.forward(batch.x, batch.task, weights).logits, batch.y)

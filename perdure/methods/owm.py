@@ -4,24 +4,25 @@ Every layer keeps a projector that starts as the identity and, batch after batch
 layer receives. Gradients are multiplied by it, so that a step moves the weights where past inputs have not been.
 """
 
-from copy import copy
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from perdure.memory.bank import TensorBank
 from perdure.methods.method import Method
 from perdure.nets.network import Network
 from perdure.ops.gradients import Projection, clip, project, projected_grad
+from perdure.ops.layers import Layer, LayerInput, columns, layer_inputs
 from perdure.ops.rls import update
-from perdure.ops.subspace import Layer, columns, layer_inputs
 from perdure.schema import Count, Positive
 from perdure.types import Batch, EpochStart, Gradient, Lesson
 
 
 class OWM(Method):
+    protects = ("linear", "conv")
     state_attributes: ClassVar[tuple[str, ...]] = ("first", "images", "epochs", "of", "fallen", "seen")
 
     def __init__(
@@ -59,12 +60,12 @@ class OWM(Method):
         self.update_projectors(inputs)
         self.seen += len(batch)
         gradient = projected_grad(loss, self.trainable(), self.projections())
-        return clip(self.without_norms(gradient), self.clip)
+        return clip(self.allowed(gradient), self.clip)
 
     def project(self, update: Gradient) -> Gradient:
-        return project(update, self.projections())
+        return self.allowed(project(update, self.projections()))
 
-    def loss_and_inputs(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss_and_inputs(self, batch: Batch) -> tuple[Tensor, dict[str, LayerInput]]:
         """The loss and the inputs of every layer, from one forward."""
         losses: list[Tensor] = []
         inputs = layer_inputs(self.net.backbone, lambda: losses.append(self.loss(batch)))
@@ -75,19 +76,21 @@ class OWM(Method):
         names = self.net.weight_names()
         return {names[layer]: partial(_times, projector=projector) for layer, projector in self.projectors.items()}
 
-    def without_norms(self, gradient: Gradient) -> Gradient:
-        """Biases and batch norm, which no projector protects, move in lesson one only."""
-        return {name: g for name, g in gradient.items() if self.first or g.ndim > 1}
+    def allowed(self, gradient: Gradient) -> Gradient:
+        """Biases, norms and whatever else no projector protects move in lesson one only."""
+        fixed = set[str]() if self.first else self.fixed()
+        return {name: g for name, g in gradient.items() if name not in fixed}
 
-    def update_projectors(self, inputs: dict[str, Tensor]) -> None:
+    def update_projectors(self, inputs: dict[str, LayerInput]) -> None:
         """Shrink every projector along the mean input of the batch; α falls from α₀ to α₀ c in the course of a lesson,
         so that early batches, met by weights that still change, count for little."""
         done = EpochStart(self.epochs, self.of, fallen=self.fallen).progress(self.seen / self.images)  # τ
         decays = self.decays()
-        for name, layer in self.net.backbone.layers().items():
+        for name in self.layers():
             if name not in inputs:  # a layer that this batch did not pass
                 continue
-            r = self.patches(inputs[name].mean(0, keepdim=True), layer)
+            found = inputs[name]
+            r = self.patches(torch.cat(found.x).mean(0, keepdim=True), found.layer)
             old = self.projectors.get(name)
             old = torch.eye(len(r), dtype=torch.float64, device=r.device) if old is None else old
             self.projectors[name] = update(old, r, self.regularizer * decays[name] ** done, out=old)
@@ -96,8 +99,8 @@ class OWM(Method):
         """Layer → c."""
         found: dict[str, float] = {}
         linear = self.first_linear_decay
-        for name, layer in self.net.backbone.layers().items():
-            if isinstance(layer, nn.Linear):
+        for name, layer in self.layers().items():
+            if layer.kind == "linear":
                 found[name], linear = linear, self.linear_decay
             else:
                 found[name] = self.conv_decay
@@ -105,9 +108,8 @@ class OWM(Method):
 
     def patches(self, x: Tensor, layer: Layer) -> Tensor:
         """What the layer's weight rows meet in an input, as columns (d, positions)."""
-        if self.patch_stride is not None and isinstance(layer, nn.Conv2d):
-            layer = copy(layer)
-            layer.stride = (self.patch_stride, self.patch_stride)
+        if self.patch_stride is not None and layer.kind == "conv":
+            layer = replace(layer, stride=(self.patch_stride,) * len(layer.stride))
         return columns(x, layer)
 
     def memory_bytes(self) -> dict[str, int]:

@@ -68,11 +68,14 @@ class RCL(DFGP):
     # ── before the first task: noise on the fresh weights (Eqs. 10, 11) ─────────────────────────────────────
 
     def begin(self, lesson: Lesson) -> None:
-        if lesson.index > 0 or self.phi_init == 0:
-            return
+        """On weights that were drawn by a seed: those that are given stay what they are."""
         backbone = self.net.backbone
-        for name in (name for name in backbone.layers() if name not in backbone.auxiliary):
-            weight = backbone.get_parameter(f"{name}.weight")
+        if lesson.index > 0 or self.phi_init == 0 or backbone.seed is None:
+            return
+        for name, layer in self.layers().items():
+            if name in backbone.auxiliary:
+                continue
+            weight = layer.weight
             noise = torch.randn_like(weight)
             phi = torch.empty_like(weight).uniform_(-self.phi_init, self.phi_init)
             last = self.variant == "paper"

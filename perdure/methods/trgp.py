@@ -22,6 +22,7 @@ from perdure.types import Gradient, Lesson, Weights
 
 class TRGP(GPM):
     state_attributes: ClassVar[tuple[str, ...]] = ("learning",)
+    protects = ("linear", "conv")
 
     def __init__(
         self,
@@ -68,7 +69,7 @@ class TRGP(GPM):
 
     def weights(self, task: int | None = None) -> Weights:
         """W + Σ W B (S − I) Bᵀ, with the scales of the task; the lesson's at hand for its own tasks."""
-        weights, names = super().trainable(), self.net.weight_names()
+        weights, names = dict(super().weights(task)), self.net.weight_names()
         scale = scaled_by_inputs if self.training else scaled
         changed = {names[layer]: scale(weights[names[layer]], pairs) for layer, pairs in self.spaces_of(task).items()}
         return {**weights, **changed}
@@ -84,9 +85,9 @@ class TRGP(GPM):
             by_layer.setdefault(layer, []).append((self.spaces[old, layer], scale))
         return by_layer
 
-    def without_norms(self, gradient: Gradient) -> Gradient:
-        """As GPM, unless they are to learn on: the released script of CIFAR-100 leaves batch norm free."""
-        return gradient if self.learn_norms else super().without_norms(gradient)
+    def allowed(self, gradient: Gradient) -> Gradient:
+        """As GPM, unless norms are to learn on: the released script of CIFAR-100 leaves batch norm free."""
+        return gradient if self.learn_norms else super().allowed(gradient)
 
     def end(self, lesson: Lesson) -> None:
         """Freeze the scales; find the task's own space; add what is new in it to the memory. The released code looks at

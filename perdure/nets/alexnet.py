@@ -18,6 +18,7 @@ class AlexNet(Backbone):
     """
 
     independent = True
+    channels_last = True
 
     def __init__(
         self,
@@ -72,7 +73,9 @@ class SlimAlexNet(AlexNet):
 
 class OneNormAlexNet(AlexNet):
     """The network of FS-DGPM's code: the same sizes, but a batch norm after the second convolution alone, which keeps
-    running statistics; all of the 125 images are sampled in every layer."""
+    running statistics, one for all tasks; all of the 125 images are sampled in every layer."""
+
+    shared_statistics = True
 
     def __init__(
         self,

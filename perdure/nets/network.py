@@ -3,22 +3,29 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import wraps
 from inspect import Parameter, signature
-from typing import Any, overload
+from typing import Any, Literal, Self, overload
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from perdure import fast
-from perdure.errors import TooFewSamples
+from perdure.errors import TooFewSamples, WrongValue
 from perdure.fast.function_mode import LearningMode
 from perdure.fast.joint_batches import ForwardMode, forward_mode
-from perdure.ops.subspace import Layer, layers_of
+from perdure.memory.bank import TensorBank
+from perdure.nets.coverage import Coverage, examine, is_frozen, norms_of, set_training
+from perdure.ops.layers import Layer, layers_of
 from perdure.seeding import chance
 from perdure.types import TaskIds
+
+Statistics = Literal["batch", "task"]
+"""What batch norm uses outside of training: the statistics of the batch at hand, or those stored for its task."""
 
 _seed: ContextVar[int | None] = ContextVar("seed", default=None)  # of the first weights that are being drawn
 
@@ -87,6 +94,16 @@ class Backbone(nn.Module):
     independent: bool = False
     """Whether nothing but batch norm makes the answer to one image depend on another."""
 
+    channels_last: bool = False
+    """Whether its convolutions may be laid out with the channels last in memory, which is faster."""
+
+    shared_statistics: bool = False
+    """Whether running statistics are those of the latest task for all tasks, as published networks may have them."""
+
+    free: tuple[str, ...] = ()
+    """Beginnings of the names of parameters that projection methods let move in later tasks although nothing protects
+    them."""
+
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         if "__init__" in cls.__dict__:
@@ -97,28 +114,100 @@ class Backbone(nn.Module):
         raise NotImplementedError
 
     def layers(self) -> dict[str, Layer]:
-        """The layers whose inputs are remembered and whose gradients are projected."""
+        """The layers of torch's modules; `Network.layers` knows those that a forward uses."""
         return layers_of(self)
+
+    def first_head(self) -> nn.Linear | None:
+        """The head that the first task begins with, where the network brings one."""
+        return None
+
+    def old_head(self) -> tuple[str, ...]:
+        """Names of parameters that a forward reads and whose output is thrown away."""
+        return ()
 
 
 class Network(nn.Module):
-    def __init__(self, backbone: Backbone) -> None:
+    """A backbone and a head for each task.
+
+    With `statistics="task"`, batch norms keep running statistics; those of a task are stored when it has been learned
+    and used whenever it is asked about: the answer to an image does not depend on others then. "batch" leaves norms
+    as the backbone has them.
+    """
+
+    def __init__(self, backbone: Backbone, statistics: Statistics = "batch") -> None:
         super().__init__()
-        if fast.on("channels_last") and _wide(backbone):
+        if not isinstance(backbone, Backbone):
+            raise WrongValue(
+                f"Network takes a Backbone, not {type(backbone).__name__}; "
+                "for any other module: perdure.wrap(model, (channels, height, width))"
+            )
+        if backbone.channels_last and fast.on("channels_last") and _wide(backbone):
             # A step is a quarter to a third faster with the channels last, on CPUs too; the numbers are the same.
             backbone = backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.backbone = backbone
         self.heads = nn.ModuleList()
+        self.statistics = TensorBank()  # task, buffer of the backbone → as it was when the task had been learned
+        self.coverage: Coverage | None = None  # what is protected and how, once `examine` has looked
         self.in_bf16 = False  # whether training forwards compute in bfloat16; weights, losses and gradients never are
+        if statistics == "task":
+            for norm in norms_of(backbone):
+                _track(norm)
 
     @property
     def seed(self) -> int | None:
         """By which the first weights were drawn, where that is known."""
         return self.backbone.seed
 
-    def add_head(self, classes: int) -> None:
+    def add_head(self, classes: int, bias: bool = False) -> None:
         like = next(self.backbone.parameters())
-        self.heads.append(nn.Linear(self.backbone.width, classes, bias=False, device=like.device, dtype=like.dtype))
+        head = nn.Linear(self.backbone.width, classes, bias, device=like.device, dtype=like.dtype)
+        if not len(self.heads) and (first := self.backbone.first_head()) is not None:
+            if classes != first.out_features:
+                raise WrongValue(
+                    f"the head that was kept has {first.out_features} classes and the first task {classes}; give a "
+                    "first task with the same classes, or wrap the model without keep_head"
+                )
+            head = deepcopy(first).requires_grad_()
+        self.heads.append(head)
+
+    # ── what is protected, and statistics of tasks ──────────────────────────────────────────────────────────
+
+    def examine(self, x: Tensor) -> Coverage:
+        """See by one forward in each mode, which change nothing, how the parameters and buffers are used. Images that
+        the backbone cannot take are refused in a line."""
+        own = self.backbone
+        found = examine(own, x, own.free, unused=own.old_head(), shared_statistics=own.shared_statistics)
+        self.coverage = self.coverage or found
+        return self.coverage
+
+    def layers(self) -> dict[str, Layer]:
+        """The layers whose inputs are remembered and whose gradients are projected."""
+        return self.backbone.layers() if self.coverage is None else self.coverage.layers
+
+    def keep_statistics(self, task: int) -> None:
+        """Store what training has changed besides the weights; the task is asked about with it from now on."""
+        buffers = dict(self.backbone.named_buffers())
+        for name in self.coverage.per_task if self.coverage else ():
+            self.statistics[task, name] = buffers[name].clone()
+
+    def statistics_of(self, task: TaskIds) -> dict[str, Tensor]:
+        """Buffer → as it is stored for a task; nothing for tasks that have none."""
+        if not isinstance(task, int) or not len(self.statistics):
+            return {}
+        return {f"backbone.{name}": kept for (of, name), kept in self.statistics.by_parts() if of == str(task)}
+
+    def begin_statistics(self) -> None:
+        """Statistics that are a mean over all batches begin anew with each lesson."""
+        for norm in norms_of(self.backbone):
+            if norm.momentum is None and norm.track_running_stats and not is_frozen(norm):
+                norm.reset_running_stats()
+
+    def train(self, mode: bool = True) -> Self:
+        """Norms whose parameters are frozen keep their running statistics."""
+        super().train(mode)
+        if mode:
+            set_training(self.backbone)
+        return self
 
     @overload
     def forward(self, x: Tensor, task: TaskIds, conv_dropout: bool = True) -> Output: ...
@@ -190,26 +279,36 @@ class Network(nn.Module):
         return head.out_features
 
     def _needs_batch_statistics(self) -> bool:
-        return any(isinstance(part, nn.BatchNorm1d) and not part.track_running_stats for part in self.modules())
+        return any(not norm.track_running_stats for norm in norms_of(self.backbone))
 
     @contextmanager
     def kept_statistics(self) -> Iterator[None]:
         """Forwards inside leave running statistics as they are: for those in training mode that are followed by no
         step."""
-        before = [buffer.clone() for buffer in self.buffers()]
+        before = [buffer.clone() for buffer in self.backbone.buffers()]
         yield
-        for buffer, value in zip(self.buffers(), before, strict=True):
+        for buffer, value in zip(self.backbone.buffers(), before, strict=True):
             buffer.copy_(value)
 
     def weight_names(self) -> dict[str, str]:
         """Remembered layer → its weight's name among the parameters."""
-        return {layer: f"backbone.{layer}.weight" for layer in self.backbone.layers()}
+        return {name: f"backbone.{layer.parameter}" for name, layer in self.layers().items()}
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
         """Grow the heads that the saved state has and this network has not yet."""
         while (saved := state_dict.get(f"{prefix}heads.{len(self.heads)}.weight")) is not None:
-            self.add_head(len(saved))
+            self.add_head(len(saved), f"{prefix}heads.{len(self.heads)}.bias" in state_dict)
         super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
+def _track(norm: _BatchNorm) -> None:
+    """Give a norm running statistics, if it has none."""
+    if not norm.track_running_stats:
+        like = next(norm.parameters(), torch.empty(0))
+        fresh = _BatchNorm(norm.num_features, affine=False).to(like.device, like.dtype)
+        for name, buffer in fresh.named_buffers():
+            norm.register_buffer(name, buffer)
+        norm.track_running_stats = True
 
 
 def _wide(module: nn.Module) -> bool:

@@ -36,6 +36,7 @@ class ResNet18(Backbone):
     """
 
     independent = True
+    channels_last = True
 
     def __init__(self, shape: tuple[int, int, int], *, filters: int = 20) -> None:
         super().__init__()

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from perdure.ops.subspace import Layer
+from perdure.ops.layers import Layer
 
 
 def retain_ratio(raw: Tensor, projected: Tensor) -> Tensor:

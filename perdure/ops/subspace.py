@@ -1,83 +1,12 @@
-"""The directions that old tasks use: inputs of each layer as columns, a basis for them, projection away from it.
+"""The directions that old tasks use: a basis for the inputs of a layer (`ops.layers`), and projection away from it."""
 
-Works for any network of `Conv2d` and `Linear` layers: the inputs are met by hooks, never by hand-typed shapes.
-"""
-
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from perdure import fast
-
-Layer = nn.Conv2d | nn.Linear
-COLUMNS = 20_000  # about as many as the papers take from AlexNet's first layer; for layers that name no image count
-
-
-def layers_of(module: nn.Module) -> dict[str, Layer]:
-    """Every convolution and linear layer inside, by name, in the order of definition."""
-    return {name: part for name, part in module.named_modules() if isinstance(part, nn.Conv2d | nn.Linear)}
-
-
-def layer_inputs(module: nn.Module, run: Callable[[], Any]) -> dict[str, Tensor]:
-    """What each layer of `module` receives while `run` makes a forward; of a layer used twice, all inputs."""
-    seen: dict[str, list[Tensor]] = {}
-    hooks = [
-        layer.register_forward_pre_hook(
-            lambda _, received, name=name: seen.setdefault(name, []).append(received[0].detach())
-        )
-        for name, layer in layers_of(module).items()
-    ]
-    try:
-        run()
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return {name: torch.cat(parts) if len(parts) > 1 else parts[0] for name, parts in seen.items()}
-
-
-def columns(x: Tensor, layer: Layer) -> Tensor:
-    """The vectors that a layer's weight rows are multiplied with, as columns (d, positions); d = in·k·k (Eq. 16).
-
-    For grouped convolutions d is that of one group and the columns of all groups stand side by side: one basis then
-    covers every group.
-    """
-    if isinstance(layer, nn.Linear):
-        return x.reshape(-1, x.shape[-1]).T
-    padded = F.pad(x, _padding(layer), mode="constant" if layer.padding_mode == "zeros" else layer.padding_mode)
-    patches = F.unfold(
-        padded, layer.kernel_size, dilation=layer.dilation, stride=layer.stride
-    )  # (n, in·k·k, positions)
-    n, rows, positions = patches.shape
-    grouped = patches.reshape(n, layer.groups, rows // layer.groups, positions)
-    return grouped.permute(2, 1, 0, 3).reshape(rows // layer.groups, -1)
-
-
-def representations(
-    inputs: Mapping[str, Tensor], layers: Mapping[str, Layer], images: Mapping[str, int]
-) -> dict[str, Tensor]:
-    """Every layer's inputs as columns, cut from the first so many images; from enough of them where it is not said."""
-    found = {}
-    for name, layer in layers.items():
-        x = inputs[name]
-        wanted = images.get(name) or -(-COLUMNS // columns(x[:1], layer).shape[1])
-        found[name] = columns(x[:wanted], layer)
-    return found
-
-
-def _padding(layer: nn.Conv2d) -> list[int]:
-    """(left, right, top, bottom), as `F.pad` wants it."""
-    if isinstance(layer.padding, str):
-        spans = [
-            d * (k - 1) if layer.padding == "same" else 0
-            for d, k in zip(layer.dilation, layer.kernel_size, strict=True)
-        ]
-        height, width = [(span // 2, span - span // 2) for span in spans]
-    else:
-        height, width = [(side, side) for side in layer.padding]
-    return [*width, *height]
 
 
 def extend(basis: Tensor | None, representation: Tensor, threshold: float) -> Tensor:
@@ -86,7 +15,11 @@ def extend(basis: Tensor | None, representation: Tensor, threshold: float) -> Te
     `representation` is (d, n), `basis` (d, k) with orthonormal columns. With no basis at all (the first task) the
     released rule holds: as many directions as stay *below* ε. With a basis, even an empty one, directions are added
     until ε is *reached*.
+
+    Of an embedding, the rows that were looked up are marked by ones (d,): all of them are kept.
     """
+    if representation.ndim == 1:
+        return representation if basis is None else torch.maximum(basis, representation.to(basis))
     return extended(basis, representation, threshold)[0]
 
 
@@ -169,3 +102,11 @@ def project(gradient: Tensor, basis: Tensor) -> Tensor:
     """G − G M Mᵀ (Eq. 15): what is left of a gradient outside the basis; gradient (out, …), basis (d, k)."""
     rows, basis = gradient.reshape(len(gradient), -1), basis.to(gradient)  # which may be held in half precision
     return (rows - (rows @ basis) @ basis.T).view_as(gradient)
+
+
+def project_rows(gradient: Tensor, basis: Tensor) -> Tensor:
+    """G − M MᵀG, where the inputs are in the rows of a weight; with marks (d,), the rows that are not marked."""
+    if basis.ndim == 1:
+        return gradient * (1 - basis.to(gradient)).view(-1, *[1] * (gradient.ndim - 1))
+    rows, basis = gradient.flatten(1), basis.to(gradient)
+    return (rows - basis @ (basis.T @ rows)).view_as(gradient)

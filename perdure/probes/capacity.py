@@ -9,7 +9,8 @@ from torch import Tensor
 
 from perdure.methods.method import Method
 from perdure.ops.capacity import FAR, NEEDS_TWO, TRENDS, Forecast, first_full, forecast, taken_after
-from perdure.ops.subspace import extend, layer_inputs, representations
+from perdure.ops.layers import layer_inputs, representations
+from perdure.ops.subspace import extend
 from perdure.probes.probe import Cost, Probe, ProbeResult, TaskModel, TrainedMethod
 from perdure.schema import Count, Share
 
@@ -67,7 +68,10 @@ class Capacity(Probe):
         (x, _), *_ = model.batches(self.images, size=self.images)
         backbone = model.method.net.backbone
         inputs = layer_inputs(backbone, lambda: model.forward(x))
-        return representations(inputs, backbone.layers(), backbone.patch_images)
+        columns = representations(inputs, backbone.patch_images)
+        return {
+            name: found for name, found in columns.items() if found.ndim > 1
+        }  # an embedding has rows, no directions
 
     def _result(self, tasks: list[str], layers: dict[str, dict[str, Any]]) -> ProbeResult:
         bottleneck = max(layers, key=lambda name: layers[name]["percent"][-1])

@@ -141,6 +141,11 @@ class TrainedMethod:
         self, task: int, part: PartName = "test", *, space: Space = "pixels", method: Method | None = None
     ) -> TaskModel:
         """Its classifier of a task, with test images if no other part is named; `method` may be a snapshot."""
+        if part not in self.tasks[task].held:
+            raise WrongValue(
+                f"the {part} images of task {self.tasks[task].name!r} are not held any more: give the tasks, "
+                "not those that `learn` returned"
+            )
         split = getattr(self.tasks[task], part)
         return TaskModel(method or self.method, task, split, space=space, progress=self.progress)
 

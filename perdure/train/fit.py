@@ -2,10 +2,11 @@
 
 import math
 import time
+from contextlib import nullcontext
 
 import torch
 
-from perdure.errors import Diverged
+from perdure.errors import Diverged, WrongValue
 from perdure.methods.method import Method
 from perdure.seeding import chance, generator, set_generator_states
 from perdure.train.augment import resolve
@@ -13,7 +14,7 @@ from perdure.train.callbacks import Callback, StepContext
 from perdure.train.evaluate import RunningScore, evaluate_together
 from perdure.train.optimizers import optimizer_for
 from perdure.train.plan import Plan
-from perdure.train.state import Epoch, FitState, changing
+from perdure.train.state import Epoch, FitState, changing, undone_on_failure
 from perdure.types import EpochStart, Gradient, Lesson
 
 
@@ -27,11 +28,20 @@ def fit(
 ) -> list[Epoch]:
     """Learn one lesson, or resume it from a `state`.
 
-    Batch order depends on (seed, lesson, epoch) alone, so methods can be compared pairwise.
+    Batch order depends on (seed, lesson, epoch) alone, so methods can be compared pairwise. A lesson that fails leaves
+    the method as it was before.
     """
-    callback = callback or Callback()
+    check_lesson(method, lesson, state)
+    with undone_on_failure(method) if state is None else nullcontext():
+        return _fit(method, lesson, plan, seed, callback or Callback(), state)
+
+
+def _fit(
+    method: Method, lesson: Lesson, plan: Plan, seed: int, callback: Callback, state: FitState | None
+) -> list[Epoch]:
     callback.on_task_start(lesson, plan)
     if state is None:
+        method.net.begin_statistics()
         for part in lesson.parts:
             with chance(seed, "head", part.task):
                 method.net.add_head(part.classes)
@@ -81,9 +91,24 @@ def fit(
         with torch.no_grad():
             for name, tensor in changing(method).items():
                 tensor.copy_(state.best_weights[name])
+    for part in lesson.parts:
+        method.net.keep_statistics(part.task)
     with chance(seed, "end", lesson.index):
         method.end(lesson)
     return state.history
+
+
+def check_lesson(method: Method, lesson: Lesson, state: FitState | None) -> None:
+    """Refuse a lesson that was learned before, or whose images the network cannot take."""
+    known = len(method.net.heads)
+    for part in lesson.parts:
+        if state is None and part.task < known:
+            raise WrongValue(
+                f"task {part.task + 1} has been learned already: {known} have. Give a new task the next number, "
+                f"{known + 1}, or make a new method"
+            )
+        x, _ = part.train.take(torch.arange(2, device=part.train.y.device) % len(part.train))
+        method.net.examine(x.to(next(method.net.parameters()).dtype))
 
 
 def _copy(method: Method) -> Gradient:

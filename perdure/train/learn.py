@@ -67,6 +67,8 @@ def learn(
         judges = [getattr(task, judged_on) for task in learned.tasks]
         learned.matrix.append([evaluate(method, split, i).accuracy for i, split in enumerate(judges)])
         learned.evaluation_seconds += time.perf_counter() - started
+        for part in lesson.parts:
+            learned.tasks[part.task] = learned.tasks[part.task].judged(judged_on)
         callback.on_task_end(method, learned)
     if not learned.tasks:
         raise WrongValue("no task to learn; give at least one")

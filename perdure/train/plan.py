@@ -19,7 +19,7 @@ Augment = Annotated[
 Epochs = Annotated[int, Limits(ge=0)]
 
 # since format 4 of specifications
-ADDED = ("optimizer", "weight_decay", "nesterov", "reset_momentum", "milestones", "warmup", "augment")
+ADDED = ("optimizer", "weight_decay", "nesterov", "reset_momentum", "milestones", "warmup", "augment", "statistics")
 TRIED = {"sgd": 0.01, "adamw": 0.001}  # a rate at which most networks learn
 
 
@@ -44,6 +44,7 @@ class Plan:
     augment: Augment = "none"  # random changes of training images, and of no others
     keep: Literal["best", "last"] = "best"  # weights kept after a lesson: lowest validation loss, or the last
     precision: Literal["float32", "bf16"] = "float32"  # in which the network computes while it learns
+    statistics: Literal["batch", "task"] = "batch"  # of batch norm in use: those of the batch, as published, or stored
     train_scores: bool = False  # score the training set after each epoch, as the papers log it, not as it is learned
 
     def __post_init__(self) -> None:

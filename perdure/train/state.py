@@ -1,5 +1,8 @@
 """What a run has come to, and what is needed to resume it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,7 +31,24 @@ class Epoch:
 
 def changing(method: Method) -> dict[str, Tensor]:
     """What a lesson changes: the weights it trains, and the running statistics, which are right for these alone."""
-    return {**method.trainable(), **dict(method.net.named_buffers())}
+    buffers = {f"backbone.{name}": buffer for name, buffer in method.net.backbone.named_buffers()}
+    return {**method.trainable(), **buffers}
+
+
+@contextmanager
+def undone_on_failure(method: Method) -> Iterator[None]:
+    """If the lesson inside fails, the method is as it was before it: weights, heads, memories."""
+    heads = len(method.net.heads)
+    tensors = {name: tensor.detach().clone() for name, tensor in method.state_dict().items()}
+    plain = {name: deepcopy(getattr(method, name)) for name in method.state_attributes}
+    try:
+        yield
+    except BaseException:
+        del method.net.heads[heads:]
+        method.load_state_dict(tensors)
+        for name, value in plain.items():
+            setattr(method, name, value)
+        raise
 
 
 @dataclass
@@ -57,7 +77,7 @@ class Learned:
 
     matrix: list[list[float]] = field(default_factory=list)  # row: after a lesson; column: task; percent
     epochs: list[Epoch] = field(default_factory=list)
-    tasks: list[Task] = field(default_factory=list)
+    tasks: list[Task] = field(default_factory=list)  # of those that were learned, only what they are judged on
     seconds: float = 0.0  # of training, evaluation left out
     evaluation_seconds: float = 0.0  # of what fills the matrix
 

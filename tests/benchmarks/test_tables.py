@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from perdure.lab.study_file import read
+
 
 def script(name: str) -> ModuleType:
     found = importlib.util.spec_from_file_location(name, Path(__file__).parents[2] / "benchmarks" / f"{name}.py")
@@ -42,6 +44,17 @@ def test_a_method_is_compared_with_gpm_seed_by_seed(
     printed = capsys.readouterr().out
     assert "| gpm | 75.0 (74.0 … 76.0) | -1.0 (-1.0 … -1.0) |" in printed
     assert "| dfgp | +1.0 [+1.0, +1.0] | +0.0 [+0.0, +0.0] | +0.0 [+0.0, +0.0] | +2.0 [-0.5, +4.5] |" in printed
+
+
+def test_the_table_of_six_has_the_methods_of_its_study(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = script("six_table")
+    monkeypatch.setattr(table, "one", lambda method, seed, _out: record(method, seed, fgsm={"acc": [60.0, 50.0, 40.0]}))
+    monkeypatch.setattr("sys.argv", ["six_table.py", "--seeds", "1"])
+    table.main()
+    rows = [line.split(" | ")[0].removeprefix("| ") for line in capsys.readouterr().out.splitlines()[2:]]
+    assert rows == list(read("six").grids[0].methods)
 
 
 def test_a_figure_that_some_runs_lack_is_named_and_left_out(

@@ -16,6 +16,7 @@ from perdure.methods.gpm import GPM
 from perdure.methods.method import Method
 from perdure.methods.owm import OWM
 from perdure.methods.rcl import RCL
+from perdure.methods.sgp import SGP
 from perdure.methods.trgp import TRGP
 from perdure.nets.alexnet import AlexNet
 from perdure.nets.mlp import MLP
@@ -43,6 +44,7 @@ NETS: dict[str, Callable[[], Backbone]] = {
 }
 METHODS: dict[str, Callable[[Network], Method]] = {
     "gpm": lambda net: GPM(net, threshold=0.9),
+    "sgp": lambda net: SGP(net, threshold=0.9),
     "dfgp": lambda net: DFGP(net, threshold=0.9),
     "rcl": lambda net: RCL(net, threshold=0.9, phi_init=0.0),
     "rcl, shared": lambda net: RCL(net, threshold=0.9, phi_init=0.0, features="shared"),

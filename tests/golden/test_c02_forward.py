@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from perdure.nets.network import Network
-from perdure.ops.subspace import layer_inputs
+from perdure.ops.layers import layer_inputs
 
 from .golden import (
     CLEARLY,
@@ -52,7 +52,7 @@ def test_forward(network: str, precision: str) -> None:
     assert case.names(f"{precision}/") == set(found) | {f"input_of_{name}" for name in inputs}
     if inputs:
         with torch.no_grad():
-            received = layer_inputs(net.backbone, lambda: net(x, 0))
+            received = {name: found.x[0] for name, found in layer_inputs(net.backbone, lambda: net(x, 0)).items()}
         case.check_all(f"{precision}/input_of_", received, VALUE[precision])
 
 

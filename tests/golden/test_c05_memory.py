@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from perdure.methods.gpm import GPM
 from perdure.nets.alexnet import AlexNet
 from perdure.nets.resnet18 import ResNet18
-from perdure.ops.subspace import columns, extend
+from perdure.ops.layers import columns
+from perdure.ops.subspace import extend
 from perdure.types import Batch
 
 from .golden import (
@@ -125,7 +126,8 @@ def test_alexnet_takes_the_published_number_of_images() -> None:
 def test_resnet_has_the_published_geometry(pixels: int) -> None:
     net, sizes = ResNet18((3, pixels, pixels)), OWN["c05_repr"]["resnet"]
     published = resnet_geometry(sizes, OWN["networks"], pixels)
-    assert [geometry(layer) for layer in net.layers().values()] == [geometry(layer) for _, layer in published]
+    own = [net.get_submodule(name) for name in net.layers()]
+    assert [geometry(layer) for layer in own] == [geometry(layer) for _, layer in published]
     assert [net.patch_images[name] for name in net.layers()] == [sizes["samples"][place] for place, _ in published]
 
 

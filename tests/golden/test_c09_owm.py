@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from perdure.methods.owm import OWM
 from perdure.nets.network import Backbone, Network
 from perdure.ops.gradients import grad, norm, project
+from perdure.ops.layers import LayerInput
 from perdure.ops.rls import update
 from perdure.types import Batch, EpochStart, Lesson, Part, Split
 
@@ -129,22 +130,26 @@ def miss(step: int, method: OWM) -> float:
     return Case("c09_owm").miss(f"f64/step{step}/Pc1", method.projectors["c1"], GRADIENT["f64"])
 
 
+def see(method: OWM, batch: Batch) -> None:
+    method.update_projectors({"c1": LayerInput(method.layers()["c1"], [batch.x])})
+
+
 def test_slips_are_told_apart() -> None:
     right, (first, _) = two()
-    right.update_projectors({"c1": first.x})
+    see(right, first)
     assert miss(1, right) <= 1
 
     own_stride, _ = two(patch_stride=None)
-    own_stride.update_projectors({"c1": first.x})
+    see(own_stride, first)
     assert miss(1, own_stride) > CLEARLY
 
     later, _ = two()
     later.begin_epoch(EpochStart(SIZES["epoch"] + 1, SIZES["epochs"]))
-    later.update_projectors({"c1": first.x})
+    see(later, first)
     assert miss(1, later) > CLEARLY
 
     one_image, _ = two()
-    one_image.update_projectors({"c1": first.x[:1]})
+    see(one_image, Batch(first.x[:1], first.y[:1], 0))
     assert miss(1, one_image) > CLEARLY
 
 
@@ -152,9 +157,9 @@ def test_a_regularizer_that_falls_from_epoch_to_epoch_only_is_told_apart() -> No
     misses = []
     for counted in (True, False):
         method, (first, second) = two()
-        method.update_projectors({"c1": first.x})
+        see(method, first)
         method.seen = len(first) if counted else 0
-        method.update_projectors({"c1": second.x})
+        see(method, second)
         misses.append(miss(2, method))
     assert misses[0] <= 1
     assert misses[1] > CLEARLY

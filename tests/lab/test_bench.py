@@ -12,6 +12,7 @@ from perdure.cli.main import app
 from perdure.errors import PerdureError, UnknownName
 from perdure.lab.bench import bench
 from perdure.methods.gpm import GPM
+from perdure.methods.sgp import SGP
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from speed import paths, steps
@@ -37,11 +38,14 @@ def test_slopes(values: list[float], slope: float) -> None:
     assert Growth("gpm", "size", (10, 20, 40), values, "s").slope == pytest.approx(slope)
 
 
-def test_a_later_task_has_bases_of_the_sizes_said() -> None:
-    method = later(GPM, small_stream(2))
+@pytest.mark.parametrize("maker", [GPM, SGP])
+def test_a_later_task_has_bases_of_the_sizes_said(maker: type[GPM]) -> None:
+    method = later(maker, small_stream(2))
     assert isinstance(method, GPM)
     assert {layer: held for layer, (held, _) in method.memory.sizes().items()} == SIZES
     assert [of for _, of in method.memory.sizes().values()] == [48, 576, 512, 1024, 2048]
+    if isinstance(method, SGP):
+        assert {layer: len(values) for layer, values in method.importance.items()} == SIZES
 
 
 def test_the_work_measured_is_done(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ from perdure.methods.gpm import GPM
 from perdure.methods.method import Method
 from perdure.methods.owm import OWM
 from perdure.methods.rcl import RCL
+from perdure.methods.sgp import SGP
 from perdure.methods.trgp import TRGP
 from perdure.nets.alexnet import AlexNet
 from perdure.nets.network import Network
@@ -202,7 +203,7 @@ def still(gradient: Gradient) -> Gradient:
     return {name: g for name, g in gradient.items() if g.ndim > 1}
 
 
-# ── GPM, TRGP, API ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── GPM, SGP, TRGP, API ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_gpm(step: Step) -> None:
@@ -212,6 +213,22 @@ def test_gpm(step: Step) -> None:
     found, masks = step(method)
     weights = copied(method.net)
     assert_same(found, still(outside(slopes(batch_loss(weights, masks), weights), bases)))
+
+
+def test_sgp(step: Step) -> None:
+    """G − G M diag(λ) Mᵀ: along each direction, as much as its λ says is taken away."""
+    method = SGP(network())
+    bases = bases_for(method)
+    importance = {layer: torch.rand(basis.shape[1]).double() for layer, basis in bases.items()}
+    for layer, values in importance.items():
+        method.importance[layer] = values
+    found, masks = step(method)
+    weights = copied(method.net)
+    expected = still(slopes(batch_loss(weights, masks), weights))
+    for layer, basis in bases.items():
+        name = f"backbone.{layer}.weight"
+        expected[name] = expected[name] - times(expected[name], basis @ importance[layer].diag() @ basis.T)
+    assert_same(found, expected)
 
 
 @pytest.mark.parametrize("learn_norms", [False, True])

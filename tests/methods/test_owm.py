@@ -16,6 +16,7 @@ from perdure.nets.mlp import MLP
 from perdure.nets.network import Backbone, Network
 from perdure.nets.resnet18 import ResNet18
 from perdure.ops.gradients import grad, norm, project
+from perdure.ops.layers import Layer
 from perdure.train.evaluate import evaluate
 from perdure.train.fit import fit
 from perdure.train.learn import learn
@@ -123,7 +124,8 @@ def test_decays_by_kind_of_layer(backbone: Callable[..., Backbone], expected: di
 
 def test_patches_at_the_layers_stride_or_at_another(fresh_net: Fresh) -> None:
     method = OWM(fresh_net())
-    layer = nn.Conv2d(2, 3, 3, padding=1)
+    layer = Layer.of(nn.Conv2d(2, 3, 3, padding=1))
+    assert layer is not None
     x = torch.randn(1, 2, 8, 8)
     assert method.patches(x, layer).shape == (18, 64)
     method.patch_stride = 2
@@ -132,7 +134,9 @@ def test_patches_at_the_layers_stride_or_at_another(fresh_net: Fresh) -> None:
     assert torch.equal(every_second, method.patches(x, layer).view(18, 8, 8)[:, ::2, ::2].reshape(18, 16))
     assert layer.stride == (1, 1)
     method.patch_stride = 2
-    assert method.patches(torch.randn(1, 5), nn.Linear(5, 4)).shape == (5, 1)
+    linear = Layer.of(nn.Linear(5, 4))
+    assert linear is not None
+    assert method.patches(torch.randn(1, 5), linear).shape == (5, 1)
 
 
 def test_one_forward_gives_gradient_and_inputs(stream: Stream) -> None:
@@ -149,7 +153,7 @@ def test_one_forward_gives_gradient_and_inputs(stream: Stream) -> None:
     torch.manual_seed(3)
     expected = Method.gradient(method, batch)
     assert all(torch.equal(slope, expected[name]) for name, slope in gradient.items())
-    assert (inputs["fc2"] == 0).float().mean() > 0.5  # half of what ReLU left is dropped
+    assert (inputs["fc2"].x[0] == 0).float().mean() > 0.5  # half of what ReLU left is dropped
 
 
 # --- what moves -----------------------------------------------------------------------------------
@@ -165,7 +169,7 @@ def test_a_step_hardly_touches_what_was_just_seen(fresh_net: Fresh, stream: Stre
     method.update_projectors(inputs)
     projected = project(raw, method.projections())
     for layer, name in method.net.weight_names().items():
-        mean = method.patches(inputs[layer].mean(0, keepdim=True), method.net.backbone.layers()[layer])
+        mean = method.patches(inputs[layer].x[0].mean(0, keepdim=True), inputs[layer].layer)
         before, after = ((slope[name].flatten(1) @ mean).norm() for slope in (raw, projected))
         assert after < 0.1 * before, layer
     heads = {name for name in raw if name.startswith("heads.")}

@@ -16,8 +16,9 @@ from perdure.ops.expansion import (
     transform,
     transformed,
 )
+from perdure.ops.layers import columns
 from perdure.ops.soft_projection import part_inside, parts_inside
-from perdure.ops.subspace import columns, project
+from perdure.ops.subspace import project
 
 
 def test_the_effective_weight_is_the_layer_with_more_inputs() -> None:

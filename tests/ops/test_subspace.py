@@ -6,7 +6,8 @@ from torch import Tensor, nn
 
 from perdure import fast
 from perdure.memory.gradient_memory import GradientMemory
-from perdure.ops.subspace import columns, extend, extended, layer_inputs, layers_of, project, representations
+from perdure.ops.layers import Layer, LayerInput, columns, layer_inputs, layers_of, representations
+from perdure.ops.subspace import extend, extended, project
 
 CONVOLUTIONS = {
     "plain": {},
@@ -49,18 +50,19 @@ def test_layer_inputs_meet_every_layer_and_leave_no_hook() -> None:
     x = torch.randn(3, 1, 2, 2)
     inputs = layer_inputs(net, lambda: net(x))
     assert list(inputs) == ["0", "2"] == list(layers_of(net))
-    assert torch.equal(inputs["0"], x)
-    assert inputs["2"].shape == (6, 4)  # used twice
+    assert torch.equal(inputs["0"].x[0], x)
+    assert inputs["2"].columns().shape == (4, 6)  # used twice
     with pytest.raises(ZeroDivisionError):
         layer_inputs(net, lambda: 1 / 0)
     assert not any(part._forward_pre_hooks for part in net.modules())
 
 
 def test_where_no_count_is_given_columns_come_from_as_many_images_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perdure.ops.subspace.COLUMNS", 10)
+    monkeypatch.setattr("perdure.ops.layers.COLUMNS", 10)
     layers = {"named": nn.Conv2d(2, 1, 2), "other": nn.Conv2d(2, 1, 2), "linear": nn.Linear(5, 1)}
     inputs = {"named": torch.randn(20, 2, 2, 4), "other": torch.randn(20, 2, 2, 4), "linear": torch.randn(20, 5)}
-    found = representations(inputs, layers, {"named": 5})
+    received = {name: LayerInput(Layer.of(layers[name]), [x]) for name, x in inputs.items()}
+    found = representations(received, {"named": 5})
     shapes = {name: tuple(r.shape) for name, r in found.items()}
     assert shapes == {"named": (8, 15), "other": (8, 12), "linear": (5, 10)}  # three positions an image, or one
     assert torch.equal(found["other"], columns(inputs["other"][:4], layers["other"]))

@@ -31,8 +31,8 @@ def session_trained() -> TrainedMethod:
     with chance(1, "network"):
         method = FineTune(Network(SlimAlexNet(stream.shape)))
     kept = Kept()
-    learned = learn(method, stream, Plan(rate=0.02, epochs=3, batch=16, schedule="linear", keep="last"), 1, kept)
-    return TrainedMethod(method, learned.tasks, "finetune, seed 1", kept.snapshots, stream.tasks)
+    learn(method, stream, Plan(rate=0.02, epochs=3, batch=16, schedule="linear", keep="last"), 1, kept)
+    return TrainedMethod(method, stream.tasks, "finetune, seed 1", kept.snapshots, stream.tasks)
 
 
 @pytest.fixture

@@ -155,8 +155,8 @@ def test_agrees_with_what_gpm_itself_holds() -> None:
     with chance(1, "network"):
         method = GPM(Network(SlimAlexNet(stream.shape)), threshold_step=0.0)
     kept = Kept()
-    learned = learn(method, stream, Plan(rate=0.02, epochs=1, batch=16, keep="last"), 1, kept)
-    measured = Capacity().measure(TrainedMethod(method, learned.tasks, snapshots=kept.snapshots))
+    learn(method, stream, Plan(rate=0.02, epochs=1, batch=16, keep="last"), 1, kept)
+    measured = Capacity().measure(TrainedMethod(method, stream.tasks, snapshots=kept.snapshots))
     for name, layer in measured.figures["layers"].items():
         own = [round(percent * layer["directions"] / 100) for percent in layer["own"]]
         assert own == [snapshot.facts()["basis"][name][0] for snapshot in kept.snapshots]

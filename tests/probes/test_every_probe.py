@@ -124,8 +124,8 @@ def other(request: pytest.FixtureRequest) -> TrainedMethod:
     method: Method = make(request.param)
     kept = Kept()
     stream = synthetic(seed=1, tasks=2)
-    learned = learn(method, stream, replace(PLAN, epochs=1), 1, kept)
-    return TrainedMethod(method, learned.tasks, request.param, kept.snapshots, stream.tasks)
+    learn(method, stream, replace(PLAN, epochs=1), 1, kept)
+    return TrainedMethod(method, stream.tasks, request.param, kept.snapshots, stream.tasks)
 
 
 @pytest.mark.parametrize("name", ["pgd", "over-time", "outliers", "flatness", "landscape", "geometry", "capacity"])

@@ -25,6 +25,6 @@ def test_a_method_looks_the_same_whoever_stands_beside_it() -> None:
     one, two, three = line_styles(["rcl, seed 1", "rcl, seed 2", "mine"])
     assert one["color"] == two["color"] != three["color"]
     assert one["linestyle"] != two["linestyle"]
-    assert len({str(line_style(place)) for place in range(12)}) == 12
+    assert len({str(line_style(place)) for place in range(len(LOOKS))}) == len(LOOKS)
     every = line_styles([*LOOKS, "mine", "yours"])
-    assert len(every) == 14
+    assert len(every) == len(LOOKS) + 2

@@ -1,0 +1,112 @@
+"""Protection in a training loop of one's own, with torch's optimizers."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+from zoo import ZOO
+
+import perdure
+from perdure.data.benchmarks.synthetic import synthetic
+from perdure.errors import WrongValue
+from perdure.train.projector import Projector
+
+STREAM = synthetic(seed=1, tasks=2)
+Batches = list[tuple[Tensor, Tensor]]
+LOADERS: list[Batches] = [list(task.train.batches(16)) for task in STREAM.tasks]
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, loader: Batches, projector: Projector | None) -> None:
+    model.train()
+    for _ in range(2):
+        for x, y in loader:
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            if projector is None:
+                optimizer.step()
+            elif isinstance(optimizer, torch.optim.SGD):
+                projector.project_()
+                optimizer.step()
+            else:
+                projector.step(optimizer)
+
+
+def moved(name: str, maker: str, protected: bool) -> float:
+    """How far the features of the first task's images move while the second is learned."""
+    torch.manual_seed(1)
+    model = ZOO[name]()
+    head = [part for part, _ in model.named_parameters()][-1].removesuffix(".bias")
+    projector = Projector(model, heads=[head], threshold=0.99)
+    rates = {"SGD": 0.05, "AdamW": 0.001}
+    features: list[Tensor] = []
+    model.get_submodule(head).register_forward_pre_hook(lambda _, received: features.append(received[0]))
+    x = STREAM.tasks[0].test.take(slice(0, 32))[0]
+    answers = list[Tensor]()
+    for task, loader in enumerate(LOADERS):
+        optimizer = getattr(torch.optim, maker)(model.parameters(), rates[maker])
+        train(model, optimizer, loader, projector if protected else None)
+        projector.observe(loader, task)
+        features.clear()
+        model.eval()
+        with torch.no_grad(), projector.statistics(0):
+            model(x)
+        answers.append(features[0])
+    before, now = answers
+    return float((now - before).norm() / before.norm())
+
+
+@pytest.mark.parametrize("maker", ["SGD", "AdamW"])
+@pytest.mark.parametrize("name", ["own CNN, BatchNorm", "timm ViT"])
+def test_old_answers_move_less_than_a_twentieth(name: str, maker: str) -> None:
+    assert moved(name, maker, protected=True) < moved(name, maker, protected=False) / 20
+
+
+def test_before_the_first_task_is_observed_nothing_is_changed() -> None:
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3072, 4))
+    projector, optimizer = perdure.Projector(model), torch.optim.SGD(model.parameters(), 0.1)
+    F.cross_entropy(model(LOADERS[0][0][0]), LOADERS[0][0][1]).backward()
+    gradient = model[1].weight.grad.clone()
+    projector.project_()
+    assert torch.equal(model[1].weight.grad, gradient)
+    expected = model[1].weight.detach() - 0.1 * gradient
+    projector.step(optimizer)
+    assert torch.allclose(model[1].weight, expected)
+
+
+def test_what_is_remembered_can_be_saved(tmp_path: Path) -> None:
+    model = ZOO["own CNN, BatchNorm"]()
+    projector = Projector(model, heads=["13"])
+    projector.observe(LOADERS[0], "first")
+    torch.save(projector.state_dict(), tmp_path / "projector.pt")
+    again = Projector(model, heads=["13"])
+    again.load_state_dict(torch.load(tmp_path / "projector.pt"), LOADERS[0][0])
+    update = {name: torch.randn_like(parameter) for name, parameter in model.named_parameters()}
+    one, other = projector.allowed(update), again.allowed(update)
+    assert one.keys() == other.keys() == {"0.weight", "5.weight", "10.weight", "13.weight", "13.bias"}
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert torch.equal(one["13.weight"], update["13.weight"])
+    assert projector.sizes() == again.sizes()
+    with pytest.raises(WrongValue, match="no layer 0 to protect"):
+        Projector(nn.Linear(4, 2)).load_state_dict(projector.state_dict(), torch.rand(2, 4))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Projector(nn.Linear(2, 2), threshold=1.5), "threshold=1.5: thresholds"),
+        (lambda: Projector(nn.Linear(2, 2), heads=["fc"]), "no parameter of the model is called fc…"),
+        (lambda: Projector(nn.Linear(2, 2)).observe([]), "nothing to observe"),
+        (lambda: Projector(nn.Linear(2, 2)).observe(["text"]), "batches must be tensors, or begin with one, not str"),
+        (lambda: Projector(nn.Linear(2, 2)).statistics("x").__enter__(), "task 'x' was not observed"),
+    ],
+)
+def test_mistakes_are_told_in_a_line(make: object, message: str) -> None:
+    with pytest.raises(WrongValue, match=message):
+        make()  # type: ignore[operator]
