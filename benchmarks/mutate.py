@@ -3,8 +3,8 @@
     python benchmarks/mutate.py [--rooms ops methods train lab] [--mutants 160] [--seed 1] [--jobs 2] [--work DIR]
                                 [--tests PATH …]
 
-First every test, or those named, is run once while `coverage` notes which lines it executes and how long it takes; that is kept in
-DIR and used again while the sources are the same. Then mutants are drawn by the seed, as many in each room:
+First every test, or those named, is run once while `coverage` notes which lines it executes and how long it takes;
+that is kept in DIR and used again while the sources are the same. Then mutants are drawn by the seed, as many in each room:
 a comparison, an operator, a constant or a condition is changed, two arguments are exchanged, a statement is left out.
 Each is written into a copy of the project, and the tests that execute its line are run there, the quickest first, until
 one fails. A mutant that none notices within a minute of tests survives, and is printed with its line. The share that

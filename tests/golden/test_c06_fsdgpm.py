@@ -1,6 +1,7 @@
 """c06, FS-DGPM: two steps of the real method on a first and on a later task, and the bases it keeps."""
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,7 @@ class OneNorm(Backbone):
         return x, x
 
 
+@cache
 def parameters() -> Parameters:
     """In the order of the recipe; the one head of the files is two heads here."""
     rs, made = stream(61), Parameters()
