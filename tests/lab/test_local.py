@@ -157,7 +157,7 @@ def test_a_run_that_fails_is_not_tried_again(tmp_path: Path) -> None:
     assert "lower the learning rate" in events[-1].facts["error"]
 
 
-def test_methods_of_other_packages_are_found_and_may_print_and_have_their_threads(
+def test_methods_of_other_packages_are_found_and_may_print_on_two_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process sees the packages that this one sees, and what they print is no event."""
