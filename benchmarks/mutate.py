@@ -4,11 +4,11 @@
                                 [--tests PATH …]
 
 First every test, or those named, is run once while `coverage` notes which lines it executes and how long it takes;
-that is kept in DIR and used again while the sources are the same. Then mutants are drawn by the seed, as many in each room:
-a comparison, an operator, a constant or a condition is changed, two arguments are exchanged, a statement is left out.
-Each is written into a copy of the project, and the tests that execute its line are run there, the quickest first, until
-one fails. A mutant that none notices within a minute of tests survives, and is printed with its line. The share that
-survives is printed for each room; the exit code is 1 if it is 10 % or more anywhere.
+that is kept in DIR and used again while the sources are the same. Then mutants are drawn by the seed, as many in each
+room: a comparison, an operator, a constant or a condition is changed, two arguments are exchanged, a statement is left
+out. Each is written into a copy of the project, and the tests that execute its line are run there, the quickest first,
+until one fails. A mutant that none notices within a minute of tests survives, and is printed with its line. The share
+that survives is printed for each room; the exit code is 1 if it is 10 % or more anywhere.
 
 Needs `coverage`, which `make setup` installs. Each mutant runs in a process forked from one that has torch loaded.
 """
