@@ -1,13 +1,14 @@
 """Break single lines of the package and see whether a test notices.
 
     python benchmarks/mutate.py [--rooms ops methods train lab] [--mutants 160] [--seed 1] [--jobs 2] [--work DIR]
+                                [--tests PATH …]
 
-First every test is run once while `coverage` notes which lines it executes and how long it takes; that is kept in
-DIR and used again while the sources are the same. Then mutants are drawn by the seed, as many in each room:
-a comparison, an operator, a constant or a condition is changed, two arguments are exchanged, a statement is left out.
-Each is written into a copy of the project, and the tests that execute its line are run there, the quickest first, until
-one fails. A mutant that none notices within a minute of tests survives, and is printed with its line. The share that
-survives is printed for each room; the exit code is 1 if it is 10 % or more anywhere.
+First every test, or those named, is run once while `coverage` notes which lines it executes and how long it takes;
+that is kept in DIR and used again while the sources are the same. Then mutants are drawn by the seed, as many in each
+room: a comparison, an operator, a constant or a condition is changed, two arguments are exchanged, a statement is left
+out. Each is written into a copy of the project, and the tests that execute its line are run there, the quickest first,
+until one fails. A mutant that none notices within a minute of tests survives, and is printed with its line. The share
+that survives is printed for each room; the exit code is 1 if it is 10 % or more anywhere.
 
 Needs `coverage`, which `make setup` installs. Each mutant runs in a process forked from one that has torch loaded.
 """
@@ -313,6 +314,7 @@ def main() -> None:
     parser.add_argument("--mutants", type=int, default=160)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--tests", nargs="+", metavar="PATH", help="files and folders of tests; all, if none is named")
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "perdure-mutants")
     given = parser.parse_args()
     sys.dont_write_bytecode = True
@@ -331,12 +333,13 @@ def main() -> None:
         shutil.copytree(PROJECT, copy, ignore=kept)
 
     sources = sorted(path for part in ("perdure", "tests") for path in (PROJECT / part).rglob("*.py"))
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
+    asked = " ".join(given.tests or []).encode()
+    digest = hashlib.sha256(b"".join([asked, *(path.read_bytes() for path in sources)])).hexdigest()[:16]
     file = given.work / f"tests-{digest}.json"
     if not file.exists():
         print("running every test once to see which lines it executes …", flush=True)
         files = ["perdure", *(str(path.relative_to(PROJECT)) for path in sources if path.name.startswith("test_"))]
-        files.append("tests/checks.py")
+        files = given.tests or [*files, "tests/checks.py"]
         parts = [(files[number :: given.jobs], given.work / f"part-{number}.json") for number in range(given.jobs)]
         for part, code in in_copies(
             copies, parts, lambda copy, part: Child.start(map_tests, copy, part[0], given.rooms, part[1], seconds=4e4)

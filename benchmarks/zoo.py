@@ -312,9 +312,7 @@ ZOO: dict[str, Callable[[], nn.Module]] = {
 # --- how far old answers move ---
 
 THRESHOLDS = {"threshold": 0.97, "threshold_step": 0.003}  # GPM's, for all of them
-VALUES = {
-    "rcl": {"ua_weight": 0.1}
-}  # κ as on MiniImageNet; at 1, small networks learn little else
+VALUES = {"rcl": {"ua_weight": 0.1}}  # κ as on MiniImageNet; at 1, small networks learn little else
 
 
 def wrapped(name: str, method: str, seed: int, shape: tuple[int, int, int] = (3, 32, 32)) -> Method:

@@ -323,14 +323,21 @@ def test_its_memory_is_really_used(name: str) -> None:
     assert any(not torch.equal(one[layer], other[layer]) for layer in one)
 
 
-@pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(
+    ("name", "network"),
+    [
+        (name, network)
+        for name in METHODS
+        for network in NETWORKS
+        if "84" not in network or name in ("trgp", "fsdgpm", "api", "rcl")  # one of each kind of memory: it takes time
+    ],
+)
 def test_it_works_on_every_network_with_heads_of_different_sizes(name: str, network: str) -> None:
     size = NETWORKS[network][1]
-    small = synthetic(seed=1, tasks=1, size=size, classes=2, per_class=12).tasks[0]
-    large = synthetic(seed=2, tasks=1, size=size, classes=3, per_class=8).tasks[0]
+    small = synthetic(seed=1, tasks=1, size=size, classes=2, per_class=9).tasks[0]
+    large = synthetic(seed=2, tasks=1, size=size, classes=3, per_class=6).tasks[0]
     method = make(name, network)
-    plan = Plan(rate=0.01, epochs=1, batch=12, schedule="linear", keep="last")
+    plan = Plan(rate=0.01, epochs=1, batch=9, schedule="linear", keep="last")
     endless = (task for task in (small, large))  # a stream whose length is not known in advance
     learned = learn(method, endless, plan)
     assert [head.out_features for head in method.net.heads] == [2, 3]  # type: ignore[union-attr]

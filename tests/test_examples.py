@@ -4,7 +4,6 @@ import json
 import re
 import runpy
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,20 +32,25 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.path[:] = path
 
 
-def test_the_file_does_all_of_it(folder: Path) -> None:
-    done = subprocess.run([sys.executable, "first_hour.py", "--quick"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+@pytest.mark.usefixtures("jobs_here")
+def test_the_file_does_all_of_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Run as a program, but in this process; tests/test_own_things.py has one in its own."""
+    monkeypatch.setattr(sys, "argv", ["first_hour.py", "--quick"])
+    runpy.run_path("first_hour.py", run_name="__main__")
+    printed = capsys.readouterr().out
     for words in (
         "| everyday | Anchored | 1 |",
         "loaded: LoadedRun(gpm on first_hour.py:everyday",
         "animals are named right",
     ):
-        assert words in done.stdout
+        assert words in printed
     for name, old in (("animals", r"\d+\.\d"), ("clothes", r"\d+\.\d"), ("vehicles", "new")):
-        assert re.search(rf"^{name} +{old} +→ +\d+\.\d$", done.stdout, re.MULTILINE)
+        assert re.search(rf"^{name} +{old} +→ +\d+\.\d$", printed, re.MULTILINE)
     (study,) = (folder / "runs/studies").iterdir()
     assert {"summary.tex", "comparison.png", "accuracy.png"} <= {file.name for file in study.iterdir()}
-    assert str(study.relative_to(folder) / "summary.tex") in done.stdout
+    assert str(study.relative_to(folder) / "summary.tex") in printed
     assert (folder / "runs/four-tasks.png").stat().st_size > 1000
     records = [json.loads(path.read_text()) for path in folder.glob("runs/everyday/*/*/record.json")]
     assert sorted(record["method"] for record in records) == ["finetune", "first_hour.py:Anchored", "gpm"]

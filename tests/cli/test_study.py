@@ -17,8 +17,11 @@ from typer.testing import CliRunner, Result
 
 import perdure
 from perdure.cli.main import app
+from perdure.errors import Interrupted
 from perdure.lab import estimate, study
 from perdure.lab.execute.job import Event
+from perdure.lab.execute.local import LocalExecutor
+from perdure.lab.executors import stop_on_signal
 from perdure.lab.store import finish, run_directory
 from perdure.lab.study import StudyCallback, StudyPlan
 from perdure.lab.study_file import read, specs
@@ -130,20 +133,31 @@ def test_done_once_compared_and_not_done_again(tmp_path: Path) -> None:
     assert {path: path.read_bytes() for path in tmp_path.rglob("record.json")} == before
 
 
-@pytest.mark.parametrize(("number", "jobs"), [(signal.SIGINT, "2"), (signal.SIGTERM, "1")])
-def test_stopped_it_saves_and_says_how_to_go_on(number: int, jobs: str, tmp_path: Path) -> None:
-    running = begun(tmp_path, "--jobs", jobs)
+def test_stopped_it_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
+    running = begun(tmp_path, "--jobs", "2")
     processes = workers(tmp_path / "runs")
     assert any(map(alive, processes))
-    running.send_signal(number)
+    running.send_signal(signal.SIGINT)
     rest = running.communicate(timeout=120)[1]
-    assert running.returncode == 128 + number
+    assert running.returncode == 128 + signal.SIGINT
     (said,) = [line for line in rest.splitlines() if line.startswith("perdure:")]
     assert "0 of 2 runs are done" in said
     assert "run the same command to resume" in said
     assert "Traceback" not in rest
     assert not any(map(alive, processes))
     assert list(tmp_path.rglob("checkpoint/*.safetensors"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_the_runs_and_a_second_one_waits_for_nobody(number: int) -> None:
+    before, executor = signal.getsignal(number), LocalExecutor()
+    with stop_on_signal(executor) as caught:
+        signal.raise_signal(number)
+        assert (caught, executor.stopping) == ([number], True)
+        with pytest.raises(Interrupted, match="run the same command to resume") as second:
+            signal.raise_signal(number)
+        assert second.value.exit_code == 128 + number
+    assert signal.getsignal(number) is before
 
 
 def test_killed_it_leaves_no_orphans_and_loses_nothing(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """c06, FS-DGPM: two steps of the real method on a first and on a later task, and the bases it keeps."""
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,7 @@ LAYERS = {"conv1": (64, 3, 4, 4), "conv2": (128, 64, 3, 3), "conv3": (256, 128, 
 LAYERS |= {"fc1": (2048, 1024), "fc2": (2048, 2048)}
 
 
+@cache
 def parameters() -> Parameters:
     """In the order of the recipe; the one head of the files is two heads here."""
     rs, made = stream(61), Parameters()

@@ -108,12 +108,6 @@ def test_two_at_a_time_leave_what_one_at_a_time_leaves(tmp_path: Path) -> None:
     assert kinds == ["started", *["epoch"] * 4, "done"]
 
 
-def test_threads_are_those_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    events = do(LocalExecutor(threads=2), [job(tmp_path, "finetune", epochs=1, network="mlp")])
-    assert records(events)[0]["threads"] == 2
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
     return here([job(tmp_path_factory.mktemp("whole"), epochs=6)])
@@ -163,7 +157,9 @@ def test_a_run_that_fails_is_not_tried_again(tmp_path: Path) -> None:
     assert "lower the learning rate" in events[-1].facts["error"]
 
 
-def test_methods_of_other_packages_are_found_and_may_print(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_methods_of_other_packages_are_found_and_may_print_on_two_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The process sees the packages that this one sees, and what they print is no event."""
     (tmp_path / "loud.py").write_text(
         "from perdure.methods.finetune import FineTune\n\n\n"
@@ -178,8 +174,10 @@ def test_methods_of_other_packages_are_found_and_may_print(tmp_path: Path, monke
     (about / "entry_points.txt").write_text("[perdure.methods]\nloud = loud:Loud\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(registry, "_of_other_packages", registry._of_other_packages.__wrapped__)  # not as found before
-    events = do(LocalExecutor(), [job(tmp_path / "runs", "loud", epochs=1)])
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    events = do(LocalExecutor(threads=2), [job(tmp_path / "runs", "loud", epochs=1, network="mlp")])
     assert [event.kind for event in events] == ["started", "epoch", "epoch", "done"]
+    assert records(events)[0]["threads"] == 2  # those asked for, whatever the environment says
 
 
 def test_stopping_saves_what_is_under_way(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from perdure.train.plan import Plan
 from perdure.types import Batch, Gradient
 
 PLANS = {
-    "adamw": replace(PLAN, rate=0.002, optimizer="adamw", weight_decay=0.1),
-    "sgd": replace(PLAN, momentum=0.9, nesterov=True, weight_decay=0.05),
+    "adamw": replace(PLAN, epochs=1, rate=0.005, optimizer="adamw", weight_decay=0.1),
+    "sgd": replace(PLAN, epochs=1, momentum=0.9, nesterov=True, weight_decay=0.05),
 }
 # Largest ‖ΔW M‖/‖W M‖ of a layer. FS-DGPM leaves 1 − λ of each direction, OWM up to 0.05 of those looked at here;
 # SGP's directions are those of full importance.

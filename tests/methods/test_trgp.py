@@ -155,11 +155,11 @@ def test_no_more_than_the_related_tasks_asked_for_and_none_without_trust(fresh_n
             assert all(torch.equal(w, method.net.get_parameter(name)) for name, w in method.weights(2).items())
 
 
-@pytest.mark.parametrize("variant", ["intended", "released"])
-def test_it_goes_on_from_its_state_bit_for_bit(fresh_net: Fresh, stream: Stream, variant: str) -> None:
-    method = TRGP(fresh_net(), **LEANING, variant=variant)
+def test_it_goes_on_from_its_state_bit_for_bit(fresh_net: Fresh, stream: Stream) -> None:
+    """In the reading that is not the default one, which tests/checks.py has."""
+    method = TRGP(fresh_net(), **LEANING, variant="released")
     lessons = learned(method, stream, 2)
-    other = TRGP(fresh_net(), **LEANING, variant=variant)
+    other = TRGP(fresh_net(), **LEANING, variant="released")
     other.load_state_dict({name: tensor.clone() for name, tensor in method.state_dict().items()})
     for one in (method, other):
         fit(one, lessons[2], PLAN, seed=1)
