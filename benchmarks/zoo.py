@@ -1,6 +1,6 @@
 """Networks that people have, and how far old answers move in each when further tasks are learned.
 
-    python benchmarks/zoo.py [--networks resnet18 …] [--methods finetune gpm dfgp rcl] [--seed 1] [--epochs 4] [--kappa 1]
+    python benchmarks/zoo.py [--networks …] [--methods finetune gpm dfgp rcl] [--seed 1] [--epochs 4] [--kappa 1]
 
 Each network is wrapped as it is (`perdure.wrap`) and learns three tasks of `six`. Printed is how far its answers to the
 first task's test images have moved since that task was learned, relative to their length, with the share of its weights
