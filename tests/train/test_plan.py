@@ -10,7 +10,7 @@ import torch
 from perdure.errors import UnknownName, WrongValue
 from perdure.schema import checked, values_of
 from perdure.train.plan import ADDED, Plan
-from perdure.train.schedules import Plateau, Schedule, set_state
+from perdure.train.schedules import Constant, Plateau, Schedule, Warmup, set_state
 
 
 @pytest.mark.parametrize(
@@ -138,3 +138,15 @@ def test_a_lower_rate_is_one_that_can_work() -> None:
     assert Plan(rate=1e9).lower_rate() == 0.01
     assert Plan(rate=0.02).lower_rate() == pytest.approx(0.004)
     assert Plan(rate=1.0, optimizer="adamw").lower_rate() == 0.001
+
+
+def test_defaults_are_those_of_the_projection_papers_on_cifar100() -> None:
+    plan = Plan()
+    assert (plan.rate, plan.epochs, plan.batch, plan.schedule) == (0.01, 200, 64, "plateau")
+    assert (plan.factor, plan.patience, plan.floor) == (2.0, 6, 1e-5)
+
+
+def test_schedules_begin_at_the_beginning() -> None:
+    constant = Constant(0.1, 4)
+    assert (constant.seen, constant.best, constant.stopped) == (0, math.inf, False)
+    assert Warmup(constant, 1).rate == 0.05
