@@ -296,9 +296,14 @@ def in_copies(
 
 
 def tests_for(mutant: Mutant, known: dict[str, Any]) -> list[str]:
-    """Those that execute its lines, the quickest first, as many as the budget allows."""
+    """Those that execute its lines, the quickest first, as many as the budget allows.
+
+    Lines that are executed when the module is imported, such as tables and defaults, belong to no test: there, those
+    that execute anything of the file.
+    """
     lines = known["lines"].get(mutant.file, {})
     found = {test for line in mutant.lines for test in lines.get(str(line), [])}
+    found = found or {test for tests in lines.values() for test in tests}
     chosen, spent = list[str](), 0.0
     for test in sorted(found, key=lambda name: known["seconds"][name]):
         spent += known["seconds"][test]

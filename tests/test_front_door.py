@@ -274,6 +274,7 @@ def test_it_predicts_as_it_was_tested(record: dict[str, Any]) -> None:
     assert torch.allclose(found.probabilities.sum(1), torch.ones(len(names)))
     as_array = np.moveaxis(test.x.numpy(), 1, 3)
     assert loaded.predict(as_array, 1).classes == found.classes
+    assert loaded.predict(test.x, 1, batch=7).classes == found.classes
     assert loaded.predict(np.zeros((1, 50, 40), np.uint8), 0).probabilities.shape == (1, 3)  # gray, of another size
     with pytest.raises(UnknownName, match="synthetic-0"):
         loaded.predict(test.x, "synthetic-9")

@@ -48,3 +48,5 @@ def test_the_quickest_tests_that_execute_a_line_come_first() -> None:
     seconds = {"slow": 50.0, "quick": 0.1, "slower": 55.0, "elsewhere": 0.0}
     lines = {"some.py": {"6": ["slow", "quick", "slower"], "5": ["elsewhere"]}}
     assert mutate.tests_for(mutant, {"seconds": seconds, "lines": lines}) == ["quick", "slow"]  # a minute in all
+    default = next(one for one in mutate.Mutator("some.py", SOURCE).found if one.line == 3)
+    assert mutate.tests_for(default, {"seconds": seconds, "lines": lines})[:2] == ["elsewhere", "quick"]

@@ -16,7 +16,7 @@ from perdure import registry
 from perdure.errors import WrongValue
 from perdure.lab.spec import RunSpec, complete, preset, presets, spec, usual
 from perdure.nets.mlp import MLP
-from perdure.schema import checked
+from perdure.schema import checked, values_of
 from perdure.train.plan import Plan
 
 VECTORS = Path(__file__).parent.parent / "golden" / "vectors"
@@ -87,6 +87,12 @@ def test_published_defaults_are_what_their_sources_say() -> None:
         method, _, own = name.partition(".")
         assert ask(method, "cifar100").values[own] == value, name
         assert not any(name in entries(benchmark) for benchmark in presets()), name
+
+
+def test_defaults_in_python_are_the_values_on_cifar100() -> None:
+    for method in registry.methods:
+        defaults = {name: value.default for name, value in values_of(registry.methods.load(method)).items()}
+        assert defaults == ask(method, "cifar100").values, method
 
 
 SYMBOLS = {

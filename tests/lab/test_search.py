@@ -91,6 +91,7 @@ def test_spaces(text, found):
         ("radius", WrongValue, "is no range"),
         ("radius=0.1", WrongValue, "is no range"),
         ("radius=1..0.1", WrongValue, "the lower one"),
+        ("radius=1..1", WrongValue, "the lower one"),
         ("radius=0..1:log", WrongValue, "above 0 for :log"),
         ("radius=a..b", WrongValue, "numbers"),
     ],

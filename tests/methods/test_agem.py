@@ -33,6 +33,10 @@ def conflicting(stream: Stream) -> tuple[AGEM, Batch]:
     return method, Batch(old.x, (old.y + 1) % 3, 1)
 
 
+def test_where_nothing_was_met_there_was_no_conflict(stream: Stream) -> None:
+    assert AGEM(Network(MLP(stream.shape))).facts()["conflicts"] == 0
+
+
 def test_a_conflict_is_taken_out_and_old_heads_move_with_it(stream: Stream) -> None:
     method, batch = conflicting(stream)
     plain = grad(method.loss(batch), method.trainable())

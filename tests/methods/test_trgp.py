@@ -171,6 +171,11 @@ def test_it_goes_on_from_its_state_bit_for_bit(fresh_net: Fresh, stream: Stream)
 
 def test_it_holds_bases_of_every_task_and_square_scales(fresh_net: Fresh, stream: Stream) -> None:
     method = TRGP(fresh_net(), **LEANING)
+    lessons = learned(method, stream, 1)
+    method.net.add_head(3)
+    method.begin(lessons[1])
+    assert method.memory_bytes()["scales"] == 4 * sum(scale.numel() for scale in method.live.parameters()) > 0
+    method = TRGP(fresh_net(), **LEANING)
     learned(method, stream, 2)
     held = method.memory_bytes()
     assert held["bases"] == method.memory.bytes() + sum(4 * basis.numel() for _, basis in method.spaces.items())

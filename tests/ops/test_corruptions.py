@@ -10,7 +10,7 @@ from PIL import Image
 
 from perdure.data.benchmarks.six import six
 from perdure.errors import UnknownName, WrongValue
-from perdure.ops.corruptions import _KINDS, KINDS, SEVERITIES, corrupt
+from perdure.ops.corruptions import _BRIGHTNESS_STEPS, _COLOR_STEPS, _KINDS, KINDS, SEVERITIES, corrupt
 from perdure.seeding import generator
 
 BLURS = ("gaussian-blur", "defocus-blur", "motion-blur")
@@ -253,3 +253,12 @@ def test_jpeg_is_that_of_a_jpeg_library(photos, channels):
             ours = 255 * corrupted(image[None] / 255, "jpeg", severity)[0]
             assert float((ours - theirs).abs().mean()) < 0.8
             assert float((image - theirs).abs().mean()) > 3
+
+
+def test_steps_of_jpeg_are_those_of_the_standard() -> None:
+    """At quality 50 a JPEG file is written with them."""
+    file = BytesIO()
+    Image.new("RGB", (8, 8)).save(file, "JPEG", quality=50)
+    brightness, color = Image.open(file).quantization.values()
+    assert [step for row in _BRIGHTNESS_STEPS for step in row] == list(brightness)
+    assert [step for row in _COLOR_STEPS for step in row] == list(color)

@@ -5,7 +5,18 @@ import statistics
 
 import pytest
 
-from perdure.ops.statistics import Interval, groups, interval, labels, paired, reference, spread, t_quantile
+from perdure.ops.statistics import (
+    Group,
+    Interval,
+    differences,
+    groups,
+    interval,
+    labels,
+    paired,
+    reference,
+    spread,
+    t_quantile,
+)
 
 # Abramowitz and Stegun, table 26.10, and closed forms for one and two degrees of freedom.
 KNOWN = [
@@ -156,3 +167,15 @@ def test_labels_name_networks_and_plans_too() -> None:
         "network=mlp, plan epochs=5",
     ]
     assert labels([run("gpm"), run("ewc", network="alexnet")]) == ["", ""]
+
+
+def test_every_group_is_compared_with_its_benchmarks_first_or_with_the_one_named() -> None:
+    def group(method: str, benchmark: str, *acc: float) -> Group:
+        return Group(method, benchmark, "", tuple({"seed": seed, "acc": one} for seed, one in enumerate(acc, 1)))
+
+    found = [group("a", "six", 1, 2), group("b", "six", 3, 5), group("c", "six"), group("b", "five", 1)]
+    (one,) = differences(found)
+    assert (one.group, one.other, one.figures["bwt"]) == (found[1], found[0], None)
+    assert one.figures["acc"] == interval([2.0, 3.0])
+    assert [(each.group.method, each.other.method) for each in differences(found, "b")] == [("a", "b")]
+    assert differences(found, "nobody") == []

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -27,6 +28,28 @@ from perdure.train.schedules import Linear, Plateau
 from perdure.types import EpochStart, Gradient, Lesson, Part, Split, Stream, Task, cut
 
 QUICK = Plan(rate=0.02, epochs=2, batch=16, schedule="linear", keep="last")
+
+
+def test_where_no_network_has_a_seed_it_is_one(stream: Stream) -> None:
+    found = []
+    for given in ({}, {"seed": 1}):
+        method = FineTune(Network(MLP(stream.shape)))
+        method.net.backbone.seed = None  # as of networks that are no backbones of ours
+        learn(method, stream.tasks[:1], QUICK, **given)
+        found.append(method.net.heads[0].weight)
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("keep", ["best", "last"])
+def test_the_weights_of_the_start_are_kept_only_if_the_best_are_asked_for(keep: str, stream: Stream) -> None:
+    class First(Callback):
+        def on_step(self, now: StepContext) -> None:
+            kept.append(len(now.at.best_weights))
+
+    kept: list[int] = []
+    method = FineTune(Network(MLP(stream.shape)))
+    learn(method, stream.tasks[:1], replace(QUICK, epochs=1, keep=keep), callback=First())
+    assert (kept[0] > 0) == (keep == "best")
 
 
 def test_plateau_follows_the_papers_rule() -> None:

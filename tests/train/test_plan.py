@@ -10,7 +10,7 @@ import torch
 from perdure.errors import UnknownName, WrongValue
 from perdure.schema import checked, values_of
 from perdure.train.plan import ADDED, Plan
-from perdure.train.schedules import Plateau, Schedule, set_state
+from perdure.train.schedules import Constant, Plateau, Schedule, Warmup, set_state
 
 
 @pytest.mark.parametrize(
@@ -153,3 +153,15 @@ def test_how_far_the_rate_has_fallen_on_its_way_to_the_end() -> None:
     assert Plan(rate=8, floor=1, factor=2).schedule_for_lesson().fallen(32) == pytest.approx(2 / 5)
     for other in ({"floor": 0}, {"factor": 0.5}, {"floor": 0.02}, {"floor": 0.008}, {"schedule": "linear"}):
         assert Plan(rate=0.01, **other).schedule_for_lesson().fallen(0.01) == 0  # type: ignore[arg-type]
+
+
+def test_defaults_are_those_of_the_projection_papers_on_cifar100() -> None:
+    plan = Plan()
+    assert (plan.rate, plan.epochs, plan.batch, plan.schedule) == (0.01, 200, 64, "plateau")
+    assert (plan.factor, plan.patience, plan.floor) == (2.0, 6, 1e-5)
+
+
+def test_schedules_begin_at_the_beginning() -> None:
+    constant = Constant(0.1, 4)
+    assert (constant.seen, constant.best, constant.stopped) == (0, math.inf, False)
+    assert Warmup(constant, 1).rate == 0.05
