@@ -108,3 +108,10 @@ def test_only_a_direction_that_may_leave_the_gradients_is_projected_again(name: 
 def test_a_plan_names_its_optimizer() -> None:
     made: list[Optimizer] = [optimizer_for(plan, some_weights()) for plan in PLANS.values()]
     assert [type(one) for one in made] == [SGD] * 5 + [AdamW] * 2
+
+
+@pytest.mark.parametrize("made", [SGD, AdamW])
+def test_nothing_decays_unless_it_is_asked_to(made: type[Optimizer]) -> None:
+    weights, before = some_weights(), some_weights()
+    made(weights).step({name: torch.zeros(shape) for name, shape in SHAPES.items()}, 1.0)
+    assert all(torch.equal(weights[name], before[name]) for name in SHAPES)
