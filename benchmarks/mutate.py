@@ -299,11 +299,13 @@ def tests_for(mutant: Mutant, known: dict[str, Any]) -> list[str]:
     """Those that execute its lines, the quickest first, as many as the budget allows.
 
     Lines that are executed when the module is imported, such as tables and defaults, belong to no test: there, those
-    that execute anything of the file.
+    that execute anything of the file, and those of the test file that is named as it is, which may only look at it.
     """
     lines = known["lines"].get(mutant.file, {})
     found = {test for line in mutant.lines for test in lines.get(str(line), [])}
-    found = found or {test for tests in lines.values() for test in tests}
+    if not found:
+        own = f"/test_{Path(mutant.file).stem}.py::"
+        found = {test for tests in lines.values() for test in tests} | {one for one in known["seconds"] if own in one}
     chosen, spent = list[str](), 0.0
     for test in sorted(found, key=lambda name: known["seconds"][name]):
         spent += known["seconds"][test]

@@ -45,8 +45,11 @@ def test_what_is_changed_and_what_is_left_alone() -> None:
 def test_the_quickest_tests_that_execute_a_line_come_first() -> None:
     mutate = script("mutate")
     mutant = next(one for one in mutate.Mutator("some.py", SOURCE).found if one.line == 6)
-    seconds = {"slow": 50.0, "quick": 0.1, "slower": 55.0, "elsewhere": 0.0}
+    seconds = {"slow": 50.0, "quick": 0.1, "slower": 55.0, "elsewhere": 0.0, "tests/test_some.py::test_it": 0.05}
     lines = {"some.py": {"6": ["slow", "quick", "slower"], "5": ["elsewhere"]}}
     assert mutate.tests_for(mutant, {"seconds": seconds, "lines": lines}) == ["quick", "slow"]  # a minute in all
     default = next(one for one in mutate.Mutator("some.py", SOURCE).found if one.line == 3)
-    assert mutate.tests_for(default, {"seconds": seconds, "lines": lines})[:2] == ["elsewhere", "quick"]
+    assert mutate.tests_for(default, {"seconds": seconds, "lines": lines})[:2] == [
+        "elsewhere",
+        "tests/test_some.py::test_it",
+    ]

@@ -1,5 +1,7 @@
 """The optimizers, against torch's own."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
@@ -108,3 +110,10 @@ def test_only_a_direction_that_may_leave_the_gradients_is_projected_again(name: 
 def test_a_plan_names_its_optimizer() -> None:
     made: list[Optimizer] = [optimizer_for(plan, some_weights()) for plan in PLANS.values()]
     assert [type(one) for one in made] == [SGD] * 5 + [AdamW] * 2
+
+
+@pytest.mark.parametrize("made", [lambda weights: SGD(weights, 0.0), AdamW])
+def test_nothing_decays_unless_it_is_asked_to(made: Callable[[dict[str, nn.Parameter]], Optimizer]) -> None:
+    weights, before = some_weights(), some_weights()
+    made(weights).step({name: torch.zeros(shape) for name, shape in SHAPES.items()}, 1.0)
+    assert all(torch.equal(weights[name], before[name]) for name in SHAPES)
