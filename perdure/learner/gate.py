@@ -39,7 +39,7 @@ class Limits(BaseModel):
     steps: Annotated[int, Field(ge=1, le=1000)] = 10  # of PGD
     images: Annotated[int, Field(ge=1)] = 256  # of each task that are attacked
     certain: bool = False  # whether all of the interval must lie within the limit
-    tests: dict[str, str] = {}
+    tests: dict[str, str] = Field(default_factory=dict)
 
     @classmethod
     def read(cls, given: "Limits | Mapping[str, Any] | str | Path | None") -> "Limits":
@@ -149,8 +149,8 @@ def verdict(checks: list[Check], unverified: list[str], limits: Limits) -> Verdi
 
 
 def _paired(name: str, what: str, before: Tensor, after: Tensor, limit: float) -> Check:
-    """The interval is that of a mean of differences −1, 0, 1, with half an image added to either side so that it does not
-    vanish where no answer changed."""
+    """The interval is that of a mean of differences −1, 0, 1, with half an image added to either side, so that it does
+    not vanish where no answer changed."""
     n = len(before)
     worse, better = int((before & ~after).sum()), int((~before & after).sum())
     loss = 100 * (worse - better) / n

@@ -2,16 +2,18 @@
 
 For every task, mean and variance of each layer's inputs over training images are kept, channel by channel, after a mean
 over positions. An image is as far from a task as these inputs, computed with the task's own statistics and
-normalization, are unusual for it: the negative log-likelihood of independent Gaussians, a mean over channels and layers.
+normalization, are unusual for it: the negative log-likelihood of independent Gaussians, averaged over channels and
+layers.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from perdure.methods.method import Method
+from perdure.nets.network import Network
 from perdure.ops.layers import layer_inputs
 from perdure.types import Split
 
@@ -86,3 +88,57 @@ def _pooled(x: Tensor, channels: int, n: int) -> Tensor:
     if len(moved) != n and moved.ndim > 2 and moved.shape[1] == n:  # attention may have the batch second
         moved = moved.movedim(1, 0)
     return moved.reshape(n, -1, moved.shape[-1]).mean(1)
+
+
+# --- in files, and measured ---
+
+
+def with_usual(method: Method, usual: Mapping[int, Usual]) -> dict[str, Tensor]:
+    extra = {f"{PREFIX}/{task}/{name}": kept for task, of in usual.items() for name, kept in of.items()}
+    return {**method.state_dict(), **extra}
+
+
+def without_usual(tensors: Mapping[str, Tensor]) -> tuple[dict[int, Usual], dict[str, Tensor]]:
+    usual: dict[int, Usual] = {}
+    own: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        first, _, rest = name.partition("/")
+        task, _, layer = rest.partition("/")
+        if first == PREFIX and task.isascii() and task.isdecimal():
+            usual.setdefault(int(task), {})[layer] = tensor.clone()
+        else:
+            own[name] = tensor.clone()
+    return usual, own
+
+
+def check_usual(usual: Mapping[int, Usual], net: Network, tasks: int) -> None:
+    for task, of in usual.items():
+        for name, kept in of.items():
+            if task >= tasks or kept.ndim != 2 or len(kept) != 2 or kept.dtype != torch.float32:
+                raise ValueError(f"usual inputs of {name}")
+            if not bool(torch.isfinite(kept).all()) or not bool((kept[1] > 0).all()):
+                raise ValueError(f"usual inputs of {name}")
+            if name not in net.layers():
+                raise ValueError(f"usual inputs of {name}")
+
+
+def told_right(
+    method: Method, usual: Mapping[int, Usual], tasks: Sequence[Mapping[str, Any]], tests: Mapping[str, Split]
+) -> dict[str, Any] | None:
+    """How often the task of single test images is told right; None unless two tasks have some."""
+    names = {task["name"]: number for number, task in enumerate(tasks) if number in usual}
+    judged = [name for name in tests if name in names]
+    if len(judged) < 2:
+        return None
+    known = [names[name] for name in names]
+    right, total = 0, 0
+    for name in judged:
+        split = tests[name]
+        columns = []
+        for number in known:
+            own = Split(split.x, split.y, tuple(tasks[number]["mean"]), tuple(tasks[number]["std"]))
+            far = [distance(method, x, number, usual[number]) for x, _ in own.batches(64)]
+            columns.append(torch.cat(far))
+        right += int((torch.stack(columns, 1).argmin(1) == known.index(names[name])).sum())
+        total += len(split)
+    return {"accuracy": 100 * right / total, "chance": 100 / len(known), "images": total, "tasks": judged}

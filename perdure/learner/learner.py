@@ -10,29 +10,38 @@ import torch
 from torch import Tensor, nn
 
 from perdure import registry
+from perdure.data.arrays import mean_and_std
+from perdure.data.images import list_folders
 from perdure.errors import CorruptFile, PerdureError, UnknownName, WrongValue, expanded
-from perdure.lab.build import make_network
 from perdure.lab.tensor_file import WRONG, attributes_of, in_short, restore_method
 from perdure.learner import gate, infer, source
+from perdure.learner.build import (
+    adopt_head,
+    basis_sizes,
+    build_method,
+    build_network,
+    build_plan,
+    check_scale,
+    check_shape,
+    check_structure,
+    resumed,
+    structure_of,
+)
 from perdure.learner.gate import Check, Limits
 from perdure.learner.membership import membership
-from perdure.learner.state import MODEL, SavedLearner, SavedNetwork, SavedTask, StateDirectory, Verdict
-from perdure.memory.gradient_memory import GradientMemory
+from perdure.learner.state import MODEL, SavedLearner, SavedTask, StateDirectory, Verdict
 from perdure.methods.gpm import GPM
 from perdure.methods.method import Method
 from perdure.nets.coverage import Coverage
-from perdure.nets.network import Backbone, Network, first_weights
-from perdure.nets.wrap import Wrapped, wrap
+from perdure.nets.wrap import Wrapped
 from perdure.ops.capacity import first_full, forecast
 from perdure.seeding import generator
 from perdure.train.callbacks import Callback
 from perdure.train.evaluate import Score, evaluate
 from perdure.train.fit import fit
 from perdure.train.plan import Plan
-from perdure.train.state import FitState, changing
 from perdure.types import Lesson, Part, Split, Task, cut
 
-PLAN = {"rate": 0.01, "epochs": 20, "batch": 32, "schedule": "cosine", "momentum": 0.9}
 EXIT_CODES: dict[Verdict, int] = {"passed": 0, "broken": 1, "not verified": 3}
 FREE = 0.05  # share of a layer's directions that a task needs to be learned at all
 
@@ -80,7 +89,9 @@ class Answer:
 class Learner:
     """A classifier in a directory. Made by `create`, opened by `open`."""
 
-    def __init__(self, state: StateDirectory, about: SavedLearner, method: Method, usual: dict[int, infer.Usual]) -> None:
+    def __init__(
+        self, state: StateDirectory, about: SavedLearner, method: Method, usual: dict[int, infer.Usual]
+    ) -> None:
         self.state, self.about, self.method, self.usual = state, about, method, usual
 
     # ── beginning ───────────────────────────────────────────────────────────────────────────────────────────
@@ -91,7 +102,7 @@ class Learner:
         path: str | Path,
         model: str | nn.Module,
         *,
-        input: Sequence[int],  # noqa: A002 — what users call it
+        input: Sequence[int],
         method: str = "gpm",
         values: Mapping[str, Any] | None = None,
         plan: Plan | Mapping[str, Any] | None = None,
@@ -116,20 +127,20 @@ class Learner:
         state = StateDirectory(expanded(path))
         if state.exists():
             raise WrongValue(f"{path}: a learner is there already; open it with Learner.open, or choose another place")
-        shape = _shape(input)
-        given = _network(model, shape, seed, head, keep_head=classes is not None, free=free)
-        name = model if isinstance(model, str) else None
-        made = _method(method, given, values or {})
-        plan = _plan(plan)
+        shape = check_shape(input)
+        given = build_network(model, shape, seed, head, keep_head=classes is not None, free=free)
+        name = registry.networks.short_name(model) if isinstance(model, str) else None
+        made = build_method(method, given, values or {})
+        plan = build_plan(plan)
         network = {
             "name": name,
             "head": head,
             "keep_head": classes is not None,
             "free": list(free),
             "wrapped": isinstance(given.backbone, Wrapped),
-            "structure": _structure(given),
+            "structure": structure_of(given),
         }
-        fixed = {"mean": _numbers("mean", mean, shape), "std": _numbers("std", std, shape)}
+        fixed = {"mean": check_scale("mean", mean, shape), "std": check_scale("std", std, shape)}
         about: dict[str, Any] = {
             "parent": 0,
             "why": "create",
@@ -145,10 +156,10 @@ class Learner:
         usual: dict[int, infer.Usual] = {}
         if classes is not None:
             scale = fixed["mean"] or [0.0], fixed["std"] or [1.0]
-            task, usual = _adopt(made, list(classes), reference, shape, scale, seed)
+            task, usual = adopt_head(made, list(classes), reference, shape, scale, seed)
             about["tasks"] = [task]
         with state.lock():
-            state.commit(about, _tensors(made, usual), attributes_of(made))
+            state.commit(about, infer.with_usual(made, usual), attributes_of(made))
         return cls.open(path, model)
 
     @classmethod
@@ -163,13 +174,15 @@ class Learner:
         if model is None:
             if saved.name is None or saved.name not in registry.networks:
                 what = f"as {saved.name}" if saved.name else "as a module"
-                raise WrongValue(f"{path}: its network was given {what}, whose code is not kept; give it again (model=)")
+                raise WrongValue(
+                    f"{path}: its network was given {what}, whose code is not kept; give it again (model=)"
+                )
             model = saved.name
-        net = _network(model, shape, 1, saved.head, saved.keep_head, saved.free)
-        _check_structure(path, net, saved)
-        method = _method(about.method, net, about.values)
+        net = build_network(model, shape, 1, saved.head, saved.keep_head, saved.free)
+        check_structure(path, net, saved)
+        method = build_method(about.method, net, about.values)
         tensors, remembered = state.tensors(number)
-        usual, own = _split_tensors(tensors)
+        usual, own = infer.without_usual(tensors)
         file = state.folder(number) / MODEL
         try:
             net.examine(torch.rand(2, *shape, generator=generator(0, "examine")))
@@ -179,7 +192,7 @@ class Learner:
             for task, head in zip(about.tasks, net.heads, strict=True):
                 if not task.forgotten and head.out_features != len(task.classes):
                     raise ValueError(f"classes of {task.name}")
-            _check_usual(usual, net, len(about.tasks))
+            infer.check_usual(usual, net, len(about.tasks))
         except WRONG as error:
             raise CorruptFile(f"{file}: does not fit its state ({in_short(error)})", file) from None
         method.eval()
@@ -207,9 +220,9 @@ class Learner:
         return self.method.net.coverage
 
     def forecast(self, images: Any = None) -> dict[str, Any]:
-        """How full each layer is, and how many more tasks fit, from the sizes of bases alone; with images of a next task,
-        also how many directions these would take."""
-        sizes = _sizes(self.method)
+        """How full each layer is, and how many more tasks fit, from the sizes of bases alone; with images of a next
+        task, also how many directions these would take."""
+        sizes = basis_sizes(self.method)
         layers = {name: {"held": held, "of": of, "free": 1 - held / of} for name, (held, of) in sizes.items()}
         found: dict[str, Any] = {"layers": layers, "tasks_left": None, "first_full": None, "trend": None}
         history = [task.basis for task in self.about.tasks if task.basis]
@@ -225,13 +238,31 @@ class Learner:
                 part = Split(x, torch.zeros(len(x), dtype=torch.int64), *self._scale(x))
                 lesson = Lesson(len(self.about.tasks), (Part(0, 1, part, part),))
                 probe.end(lesson)
-            for name, (held, _) in _sizes(probe).items():
+            for name, (held, _) in basis_sizes(probe).items():
                 layers[name]["wanted"] = held - layers[name]["held"]
         return found
 
     def revisions(self) -> list[SavedLearner]:
         """All that can be gone back to, the oldest first."""
         return [self.state.revision(number) for number in self.state.numbers()]
+
+    def held(self) -> dict[str, Any]:
+        """Every tensor and file: kind, bytes, whether it holds pixels or tells who was trained on."""
+        from perdure.learner.held import held
+
+        return held(self)
+
+    def card(self) -> str:
+        """The model as a page of Markdown."""
+        from perdure.learner.held import card
+
+        return card(self)
+
+    def export(self, path: str | Path, task: str | None = None) -> dict[str, Any]:
+        """Write FILE.onnx or FILE.pt2 of one task or of all."""
+        from perdure.learner.export import export
+
+        return export(self, path, task)
 
     # ── answers ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -243,10 +274,7 @@ class Learner:
         x = source.read_unlabeled(images, self.shape)
         if not self.tasks:
             raise WrongValue("nothing has been learned yet; learn a task first")
-        if task is not None:
-            numbers = [self._number(task)] * len(x)
-        else:
-            numbers = self._guess(x, batch).tasks
+        numbers = self._guess(x, batch).tasks if task is None else [self._number(task)] * len(x)
         answers: list[Answer | None] = [None] * len(x)
         for number in sorted(set(numbers)):
             rows = [row for row, found in enumerate(numbers) if found == number]
@@ -267,12 +295,14 @@ class Learner:
         return evaluate(self.method, source.test_split(task, data, self.shape, self.about.tasks[number]), number)
 
     def check(self, tests: Any = None, limits: Any = None) -> Report:
-        """Compare this revision with the one that it came from, on test images of old tasks: {task: images}, or a folder
-        with one folder per task."""
+        """Compare this revision with the one that it came from, on test images of old tasks: {task: images}, or a
+        folder with one folder per task."""
         rules = Limits.read(limits)
         parent = self.about.parent
         if not parent:
-            return Report("passed", self.revision, None, [], [], warnings=["the first revision has nothing to compare with"])
+            return Report(
+                "passed", self.revision, None, [], [], warnings=["the first revision has nothing to compare with"]
+            )
         before = self._opened(parent)
         old = [task.name for task in before.tasks if task.name in {known.name for known in self.tasks}]
         checks, unverified = self._gate(before.method, self.method, self._tests(tests, rules), rules, old)
@@ -295,7 +325,8 @@ class Learner:
         """Learn a new task, check what it cost the old ones, and only then make it the revision in use.
 
         - `data`: FOLDER/class/image.jpg, a pair (images, labels), a Dataset or a DataLoader; pixels, not normalized.
-        - `tests`: test images of old tasks, as in `check`; the file of limits may name them, too. `test`: of the new one.
+        - `tests`: test images of old tasks, as in `check`; the file of limits may name them, too.
+        - `test`: test images of the new task, by which it is measured how well tasks are told apart.
         - A broken limit leaves everything as it was. Without test images the verdict is *not verified*.
         """
         if any(task.name == name for task in self.tasks):
@@ -351,7 +382,7 @@ class Learner:
         callback: Callback | None,
     ) -> Report:
         rules = Limits.read(limits)
-        how = Plan(**self.about.plan) if plan is None else _plan(plan, self.about.plan)
+        how = Plan(**self.about.plan) if plan is None else build_plan(plan, self.about.plan)
         with self.state.lock():
             self._check_current()
             old = [known.name for known in self.tasks]
@@ -361,7 +392,7 @@ class Learner:
             task = task.to(device)
             lesson = Lesson(number, (Part(number, len(task.classes), task.train, task.valid),))
             known = number < len(after.net.heads)
-            fit(after, lesson, how, seed, callback, _resumed(after, number, how) if known else None)
+            fit(after, lesson, how, seed, callback, resumed(after, number, how) if known else None)
             valid = evaluate(after, task.valid, number)
             checks, unverified = self._gate(self.method, after, found, rules, old)
             verdict = gate.verdict(checks, unverified, rules)
@@ -377,7 +408,7 @@ class Learner:
             about |= {
                 "revision": self.state.head().latest + 1,
                 "valid_accuracy": valid.accuracy,
-                "basis": {name: list(size) for name, size in _sizes(after).items()},
+                "basis": {name: list(size) for name, size in basis_sizes(after).items()},
                 "membership": membership(after, lesson, seed),
                 "known": infer.threshold(torch.cat(far)),
             }
@@ -386,9 +417,9 @@ class Learner:
             if test is not None:
                 found[task.name] = source.test_split(task.name, test, self.shape, SavedTask.model_validate(about))
             content = self._content(why, tasks=entries, verdict=verdict, checks=[check.plain() for check in checks])
-            content["inference"] = _measure_inference(after, usual, entries, found) or content["inference"]
-            self.state.commit(content, _tensors(after, usual), attributes_of(after))
-        self._reload(after)
+            content["inference"] = infer.told_right(after, usual, entries, found) or content["inference"]
+            self.state.commit(content, infer.with_usual(after, usual), attributes_of(after))
+        self._reload()
         return Report(verdict, self.revision, task.name, checks, unverified, valid.accuracy, drift, warnings)
 
     # ── going back, and forgetting ──────────────────────────────────────────────────────────────────────────
@@ -400,7 +431,7 @@ class Learner:
                 raise UnknownName("revision", str(to), map(str, self.state.numbers()))
             self.state.revision(to)
             self.state.point_to(to)
-        self._reload(self.method)
+        self._reload()
 
     def forget(self, name: str) -> list[str]:
         """Remove what is held of a task alone: its head, classes, statistics and usual inputs, here and in all earlier
@@ -409,9 +440,9 @@ class Learner:
         with self.state.lock():
             self._check_current()
             after = deepcopy(self.method)
-            head = after.net.heads[number]
+            classes = len(self.about.tasks[number].classes)
             with torch.no_grad():
-                for parameter in head.parameters():
+                for parameter in after.net.heads[number].parameters():
                     parameter.zero_()
             for of, buffer in [parts for parts, _ in after.net.statistics.by_parts()]:
                 if of == str(number):
@@ -419,17 +450,17 @@ class Learner:
             usual = {task: kept for task, kept in self.usual.items() if task != number}
             entries = [entry.model_dump() for entry in self.about.tasks]
             entries[number] |= {
-                "name": f"forgotten {number}", "classes": ["forgotten"] * head.out_features, "forgotten": True,
+                "name": f"forgotten {number}", "classes": ["forgotten"] * classes, "forgotten": True,
                 "mean": [0.0], "std": [1.0], "images": 0, "membership": {}, "known": None, "valid_accuracy": None,
             }  # fmt: skip
             content = self._content("forget", tasks=entries, verdict="not verified", checks=[])
             old = self.state.numbers()
             content["inference"] = None
-            self.state.commit(content, _tensors(after, usual), attributes_of(after))
+            self.state.commit(content, infer.with_usual(after, usual), attributes_of(after))
             self.state.remove(old)
-        self._reload(after)
+        self._reload()
         kept = ["weights of the network: what the task taught them cannot be told from the rest"]
-        if _sizes(after):
+        if basis_sizes(after):
             kept.append("directions in the bases: they protect other tasks, too, and tell what its inputs looked like")
         return kept
 
@@ -444,7 +475,9 @@ class Learner:
 
     def _check_current(self) -> None:
         if (now := self.state.head().revision) != self.revision:
-            raise PerdureError(f"{self.state.path}: revision {now} is in use by now, and this is {self.revision}; open it again")
+            raise PerdureError(
+                f"{self.state.path}: revision {now} is in use by now, and this is {self.revision}; open it again"
+            )
 
     def _opened(self, revision: int) -> "Learner":
         """Another revision of it, in a network of its own."""
@@ -454,7 +487,7 @@ class Learner:
         backbone = deepcopy(self.method.net.backbone)
         return backbone.model if isinstance(backbone, Wrapped) else backbone
 
-    def _reload(self, method: Method) -> None:
+    def _reload(self) -> None:
         found = Learner.open(self.state.path, self._fresh())
         self.about, self.method, self.usual = found.about, found.method, found.usual
 
@@ -467,7 +500,7 @@ class Learner:
     def _scale(self, x: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
         if self.about.mean is not None and self.about.std is not None:
             return tuple(self.about.mean), tuple(self.about.std)
-        return source.mean_and_std(x)
+        return mean_and_std(x)
 
     def _split(self, x: Tensor, number: int) -> Split:
         known = self.about.tasks[number]
@@ -484,7 +517,9 @@ class Learner:
     def _guess(self, x: Tensor, batch: int) -> infer.Guess:
         known = [number for number, task in enumerate(self.about.tasks) if not task.forgotten and number in self.usual]
         if not known:
-            raise WrongValue("no task's usual inputs are known, so it cannot be told which an image is of; name the task")
+            raise WrongValue(
+                "no task's usual inputs are known, so it cannot be told which an image is of; name the task"
+            )
         columns = []
         for number in known:
             split, usual = self._split(x, number), self.usual[number]
@@ -501,7 +536,7 @@ class Learner:
             place = expanded(tests)
             if not place.is_dir():
                 raise WrongValue(f"{place}: there is no such folder; give one with a folder of test images per task")
-            given |= {folder.name: folder for folder in source.list_folders(place)}
+            given |= {folder.name: folder for folder in list_folders(place)}
         elif isinstance(tests, Mapping):
             given |= tests
         elif tests is not None:
@@ -518,8 +553,8 @@ class Learner:
         for name in old:
             if name in tests:
                 number, split = self._number(name), tests[name]
-                found = (gate.answers(method, number, split, rules) for method in (before, after))
-                checks += gate.compare(name, *found, rules)
+                was, now = (gate.answers(method, number, split, rules) for method in (before, after))
+                checks += gate.compare(name, was, now, rules)
         return checks, [name for name in old if name not in tests]
 
     @torch.no_grad()
@@ -536,169 +571,12 @@ class Learner:
         return float((now - before).norm() / before.norm().clamp(min=1e-12))
 
 
-# --- beginning ---
-
-
-def _shape(given: Sequence[int]) -> source.Shape:
-    if len(given) != 3 or not all(isinstance(one, int) and 1 <= one <= 2**12 for one in given) or given[0] not in (1, 3):
-        raise WrongValue(f"input={tuple(given)}: give (channels, height, width), with 1 or 3 channels, e.g. (3, 224, 224)")
-    return given[0], given[1], given[2]
-
-
-def _network(
-    model: str | nn.Module, shape: source.Shape, seed: int, head: str | None, keep_head: bool, free: Sequence[str]
-) -> Network:
-    if isinstance(model, str):
-        with first_weights(seed):
-            net = make_network(model, shape, "task")
-        if keep_head:
-            raise WrongValue("classes adopts the head of a model that was trained; give a module, not a name")
-        return net
-    if isinstance(model, Network):
-        raise WrongValue("give the module itself, or a Backbone, not a Network: heads are the learner's")
-    if isinstance(model, Backbone):
-        return Network(model, "task")
-    return wrap(model, shape, head=head, keep_head=keep_head, free=free)
-
-
-def _method(name: str, net: Network, values: Mapping[str, Any]) -> Method:
-    kind = registry.methods.load(name)
-    method: Method = kind(net, **values)
-    if "stored-data" in method.needs():
-        raise WrongValue(f"{name} keeps training images; choose a method that keeps none, e.g. gpm, dfgp or rcl")
-    if type(method).lessons is not Method.lessons:
-        raise WrongValue(f"{name} learns all tasks at once; choose one that learns task after task, e.g. gpm or rcl")
-    return method
-
-
-def _plan(given: Plan | Mapping[str, Any] | None, default: Mapping[str, Any] = PLAN) -> Plan:
-    if isinstance(given, Plan):
-        return given
-    return Plan(**{**default, **(given or {})})
-
-
-def _numbers(name: str, given: Sequence[float] | None, shape: source.Shape) -> list[float] | None:
-    if given is None:
-        return None
-    found = [float(one) for one in given]
-    if len(found) not in (1, shape[0]) or (name == "std" and min(found) <= 0):
-        raise WrongValue(f"{name}={tuple(given)}: give one number, or one for each of {shape[0]} channels, std above 0")
-    return found
-
-
-def _structure(net: Network) -> dict[str, list[int]]:
-    return {name: list(tensor.shape) for name, tensor in net.backbone.state_dict().items()}
-
-
-def _check_structure(path: str | Path, net: Network, saved: SavedNetwork) -> None:
-    found = _structure(net)
-    wrong = [name for name in {**saved.structure, **found} if found.get(name) != saved.structure.get(name)]
-    if wrong:
-        rows = [f"{name} {found.get(name, 'missing')} instead of {saved.structure.get(name, 'none')}" for name in wrong]
-        more = f" and {len(rows) - 3} more" if len(rows) > 3 else ""
-        raise WrongValue(f"{path}: the network is another than it was made with: {'; '.join(rows[:3])}{more}")
-
-
-def _adopt(
-    method: Method,
-    classes: list[str],
-    reference: Any,
-    shape: source.Shape,
-    scale: tuple[list[float], list[float]],
-    seed: int,
-) -> tuple[dict[str, Any], dict[int, infer.Usual]]:
-    """The head that the model brings becomes the first task."""
-    if len(set(classes)) != len(classes) or len(classes) < 2:
-        raise WrongValue("classes: give the names of the old head's classes in its order, each once")
-    net = method.net
-    net.add_head(len(classes))
-    net.keep_statistics(0)
-    about: dict[str, Any] = {
-        "name": "start", "classes": classes, "mean": scale[0], "std": scale[1], "images": 0, "revision": 1,
-        "protected": False,
-    }  # fmt: skip
-    if reference is None:
-        return about, {}
-    x = _reference(reference, shape)
-    split = Split(x, torch.zeros(len(x), dtype=torch.int64), tuple(scale[0]), tuple(scale[1]))
-    with torch.no_grad():
-        method.eval()
-        answers = [method.forward(split.take(rows)[0], 0).logits.argmax(1) for rows in cut(len(x), 64)]
-    split = Split(x, torch.cat(answers), tuple(scale[0]), tuple(scale[1]))  # labels are what the model says
-    torch.manual_seed(seed)
-    method.end(Lesson(0, (Part(0, len(classes), split, split),)))
-    usual = {0: infer.usual_inputs(method, 0, split)}
-    far = [infer.distance(method, split.take(rows)[0], 0, usual[0]) for rows in cut(len(x), 64)]
-    about |= {
-        "protected": bool(method.protects),
-        "images": len(x),
-        "basis": {name: list(size) for name, size in _sizes(method).items()},
-        "known": infer.threshold(torch.cat(far)),
-    }
-    return about, usual
-
-
-def _reference(data: Any, shape: source.Shape) -> Tensor:
-    if isinstance(data, str | Path) and source.list_folders(expanded(data)):
-        return source.read_labeled("reference images", data, shape, training=False)[0]
-    if isinstance(data, tuple) and len(data) == 2:
-        data = data[0]
-    return source.read_unlabeled(data, shape)
-
-
-# --- tensors of a revision ---
-
-
-def _tensors(method: Method, usual: Mapping[int, infer.Usual]) -> dict[str, Tensor]:
-    extra = {f"{infer.PREFIX}/{task}/{name}": kept for task, of in usual.items() for name, kept in of.items()}
-    return {**method.state_dict(), **extra}
-
-
-def _split_tensors(tensors: Mapping[str, Tensor]) -> tuple[dict[int, infer.Usual], dict[str, Tensor]]:
-    usual: dict[int, infer.Usual] = {}
-    own: dict[str, Tensor] = {}
-    for name, tensor in tensors.items():
-        first, _, rest = name.partition("/")
-        task, _, layer = rest.partition("/")
-        if first == infer.PREFIX and task.isascii() and task.isdecimal():
-            usual.setdefault(int(task), {})[layer] = tensor.clone()
-        else:
-            own[name] = tensor.clone()
-    return usual, own
-
-
-def _check_usual(usual: Mapping[int, infer.Usual], net: Network, tasks: int) -> None:
-    for task, of in usual.items():
-        for name, kept in of.items():
-            if task >= tasks or kept.ndim != 2 or len(kept) != 2 or kept.dtype != torch.float32:
-                raise ValueError(f"usual inputs of {name}")
-            if not bool(torch.isfinite(kept).all()) or not bool((kept[1] > 0).all()):
-                raise ValueError(f"usual inputs of {name}")
-            if name not in net.layers():
-                raise ValueError(f"usual inputs of {name}")
-
-
-def _sizes(method: Method) -> dict[str, tuple[int, int]]:
-    memory = getattr(method, "memory", None)
-    return memory.sizes() if isinstance(memory, GradientMemory) else {}
-
-
-def _resumed(method: Method, number: int, plan: Plan) -> FitState:
-    """To go on with a task that is known: with its own running statistics."""
-    with torch.no_grad():
-        live = dict(method.net.backbone.named_buffers())
-        for name, kept in method.net.statistics_of(number).items():
-            live[name.removeprefix("backbone.")].copy_(kept)
-    best = {name: tensor.detach().clone() for name, tensor in changing(method).items()} if plan.keep == "best" else {}
-    return FitState(number, plan.schedule_for_lesson(), best)
-
-
 def _warnings(before: Method, after: Method, plan: Plan) -> list[str]:
     """What a user should know of what was just learned."""
     found = []
     if not after.protects:
         found.append(f"{type(after).__name__} protects no layer: old answers move")
-    full = [name for name, (held, of) in _sizes(after).items() if held > (1 - FREE) * of]
+    full = [name for name, (held, of) in basis_sizes(after).items() if held > (1 - FREE) * of]
     if full:
         found.append(f"full, so that little more can be learned there: {', '.join(full[:5])}")
     if plan.statistics == "batch" and any(
@@ -706,25 +584,3 @@ def _warnings(before: Method, after: Method, plan: Plan) -> list[str]:
     ):
         found.append("a norm uses the statistics of the batch: answers depend on the images beside")
     return found
-
-
-def _measure_inference(
-    method: Method, usual: Mapping[int, infer.Usual], tasks: Sequence[Mapping[str, Any]], tests: Mapping[str, Split]
-) -> dict[str, Any] | None:
-    """How often the task of single test images is told right; None unless two tasks have some."""
-    names = {task["name"]: number for number, task in enumerate(tasks) if number in usual}
-    judged = [name for name in tests if name in names]
-    if len(judged) < 2:
-        return None
-    known = [names[name] for name in names]
-    right, total = 0, 0
-    for name in judged:
-        split = tests[name]
-        columns = []
-        for number in known:
-            own = Split(split.x, split.y, tuple(tasks[number]["mean"]), tuple(tasks[number]["std"]))
-            far = [infer.distance(method, x, number, usual[number]) for x, _ in own.batches(64)]
-            columns.append(torch.cat(far))
-        right += int((torch.stack(columns, 1).argmin(1) == known.index(names[name])).sum())
-        total += len(split)
-    return {"accuracy": 100 * right / total, "chance": 100 / len(known), "images": total, "tasks": judged}

@@ -74,8 +74,8 @@ def make_task(
     train, valid = split_rows_by_class(y, valid_share, seed, least=1)
     measured = mean_and_std(x[train]) if mean is None or std is None else ((), ())
     scale = tuple(mean or measured[0]), tuple(std or measured[1])
-    parts = [Split(x.index_select(0, rows), y[rows], *scale) for rows in (train, valid)]
-    return Task(name, tuple(names), *parts, parts[1].emptied(), held=("train", "valid"))
+    learning, judging = (Split(x.index_select(0, rows), y[rows], *scale) for rows in (train, valid))
+    return Task(name, tuple(names), learning, judging, judging.emptied(), held=("train", "valid"))
 
 
 def test_split(name: str, data: Any, shape: Shape, task: Any) -> Split:
@@ -104,7 +104,9 @@ def _read_folder(path: Path, shape: Shape, training: bool) -> tuple[Tensor, list
 def _read_files(files: Sequence[Path], shape: Shape) -> Tensor:
     channels, height, width = shape
     if height != width:
-        raise BadData(f"files are scaled to squares, and this learner takes {height}×{width} pixels; give arrays instead")
+        raise BadData(
+            f"files are scaled to squares, and this learner takes {height}×{width} pixels; give arrays instead"
+        )
     found, _, _ = read_images(files, height, channels)
     return torch.from_numpy(found)
 
@@ -117,7 +119,9 @@ def _gathered(where: str, loader: DataLoader[Any]) -> tuple[Tensor, list[Any]]:
             raise BadData(f"{where}: a DataLoader must give pairs (images, labels)")
         x = batch[0]
         if x.is_floating_point() and (float(x.min()) < 0 or float(x.max()) > 1):
-            raise BadData(f"{where}: pixels must lie in [0, 1]; leave normalization out of the loader, the learner does it")
+            raise BadData(
+                f"{where}: pixels must lie in [0, 1]; leave normalization out of the loader, the learner does it"
+            )
         images.append(x)
         labels += batch[1].tolist() if isinstance(batch[1], Tensor) else list(batch[1])
     if not images:

@@ -5,8 +5,8 @@ STATE/
     revisions/003/state.json          tasks, classes, normalization, method and values, network, verdict
     revisions/003/model.safetensors   weights, heads, statistics, bases
 
-A revision is written beside the others and renamed when it is whole; then the head is replaced. Whoever is killed at any
-moment leaves the one revision in use or the other.
+A revision is written beside the others and renamed when it is whole; then the head is replaced. Whoever is killed at
+any moment leaves the one revision in use or the other.
 """
 
 import re
@@ -29,6 +29,7 @@ MODEL, STATE = "model.safetensors", "state.json"
 MOST = 10**6  # revisions, tasks, classes
 
 Name = Annotated[str, Field(min_length=1, max_length=500)]
+Size = Annotated[list[Count], Field(min_length=2, max_length=2)]
 Verdict = Literal["passed", "broken", "not verified"]
 
 
@@ -58,8 +59,10 @@ class SavedTask(Saved):
     protected: bool
     forgotten: bool = False
     valid_accuracy: FiniteFloat | None = None
-    basis: dict[str, tuple[Count, Count]] = {}  # layer → directions held and there are, after it
-    membership: dict[str, FiniteFloat] = {}  # layer → AUC of telling training images from others by the basis
+    basis: dict[str, Size] = Field(default_factory=dict)  # layer → directions held and there are, after it
+    membership: dict[str, FiniteFloat] = Field(
+        default_factory=dict
+    )  # layer → AUC of telling training images from others by the basis
     known: FiniteFloat | None = None  # the largest distance at which an image is taken to be of this task
 
 
@@ -69,7 +72,7 @@ class SavedNetwork(Saved):
     name: Name | None  # in the registry, or FILE.py:NAME
     head: str | None = None  # of a wrapped module
     keep_head: bool = False
-    free: list[str] = []
+    free: list[str] = Field(default_factory=list)
     wrapped: bool
     structure: dict[str, list[int]]  # parameter or buffer → shape
 
@@ -91,7 +94,7 @@ class SavedLearner(Saved):
     std: list[FiniteFloat] | None = None
     tasks: list[SavedTask]
     verdict: Verdict
-    checks: list[dict[str, Any]] = []
+    checks: list[dict[str, Any]] = Field(default_factory=list)
     inference: dict[str, Any] | None = None  # how well tasks were told apart when it was last measured
     files: dict[str, Sum]
 
