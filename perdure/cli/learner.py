@@ -181,19 +181,10 @@ def tasks(state: State, net: Model = None, form: Format = "table", as_json: AsJs
     heads = [Column(name, right=name not in ("task", "protected")) for name in TASK_COLUMNS]
     page.tables([table(f"tasks of {state}", heads, rows)])
     page.gap()
-    history = [
-        [f"{one.revision}{' *' if one.revision == learner.revision else ''}", one.made, one.why, one.verdict]
-        for one in revisions
-    ]
-    page.tables(
-        [
-            table(
-                "revisions (* in use)",
-                [Column(name, right=False) for name in ("revision", "made", "by", "verdict")],
-                past,
-            )
-        ]
-    )
+    columns = [Column(name, right=False) for name in ("revision", "made", "by", "verdict")]
+    marks = {learner.revision: " *"}
+    history = [[f"{one.revision}{marks.get(one.revision, '')}", one.made, one.why, one.verdict] for one in revisions]
+    page.tables([table("revisions (* in use)", columns, history)])
 
 
 def check(

@@ -74,9 +74,9 @@ def _means(method: Method, x: Tensor, task: int) -> Mapping[str, Tensor]:
     """Layer → mean over positions of what it receives (n, channels), double precision."""
     method.eval()
     inputs = layer_inputs(method.net.backbone, lambda: method.forward(x, task))
-    found = {}
+    layers, found = method.net.layers(), {}
     for name, received in inputs.items():
-        if received.layer.kind != "embedding":
+        if name in layers and received.layer.kind != "embedding":
             channels = -1 if received.layer.kind == "linear" else 1
             parts = [_pooled(part, channels, len(x)) for part in received.x]
             found[name] = torch.stack(parts).mean(0) if len(parts) > 1 else parts[0]
