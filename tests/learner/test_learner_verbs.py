@@ -11,14 +11,14 @@ from command import perdure
 from shop import as_folder, month
 
 PLAN = ("--plan", "epochs=15", "--plan", "rate=0.1", "--plan", "batch=16", "--plan", "momentum=0")
-OWN = '''
+OWN = """
 import sys
 sys.path.insert(0, {folder!r})
 from shop import small_cnn
 
 def network(shape):
     return small_cnn()
-'''
+"""
 
 
 @pytest.fixture
