@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 import perdure
 from perdure import Learner, Task
-from perdure.learner.learner import Report
+from perdure.learner.learner import ReleaseReport
 
 MONTHS = {"2026-07": "cifar10-a", "2026-08": "mnist-a", "2026-09": "fashion-a", "2026-10": "cifar10-b"}
 
@@ -83,7 +83,7 @@ def live(
     return learner, history
 
 
-def bad_month(learner: Learner, images: int | None = None) -> Report:
+def bad_month(learner: Learner, images: int | None = None) -> ReleaseReport:
     tasks = {task.name: task for task in perdure.benchmark("six")}
     x, names = labeled(tasks["cifar10-a"], "train", images)
     order = torch.randperm(len(names), generator=torch.Generator().manual_seed(1)).tolist()

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli.options import AsJson, PlanWishes, Threads, guarded, note, stderr, stdout, use_threads
+from perdure.cli.options import AsJson, PlanWishes, Threads, guarded, note, numbers, stderr, stdout, use_threads
 from perdure.cli.page import Format, Page
 from perdure.errors import WrongValue
 from perdure.report.table import Column, table
 
 if TYPE_CHECKING:
-    from perdure.learner.learner import Learner, Report
+    from perdure.learner.learner import Learner, ReleaseReport
 
 State = Annotated[Path, typer.Argument(metavar="STATE", help="The directory of a learner.")]
 Model = Annotated[
@@ -202,12 +202,12 @@ def check(
 
 def rollback(
     state: State,
-    to: Annotated[int, typer.Argument(metavar="REVISION", help="See `perdure tasks STATE`.")],
+    to: Annotated[str, typer.Argument(metavar="REVISION", help="Its number, see `perdure tasks STATE`.")],
     net: Model = None,
 ) -> None:
     """Use an earlier revision again, bit for bit."""
     learner = _open(state, net)
-    learner.rollback(to)
+    learner.rollback(numbers("REVISION", to)[0])
     stdout.print(f"revision {learner.revision} is in use")
 
 
@@ -282,7 +282,7 @@ def serve(
     run_service(_open(state, net), host=host, port=port, largest=most, say=note)
 
 
-def _finish(report: "Report", as_json: bool) -> None:
+def _finish(report: "ReleaseReport", as_json: bool) -> None:
     if as_json:
         print(json.dumps(report.plain(), ensure_ascii=False))
     else:

@@ -25,7 +25,7 @@ Z = 1.959964  # of an interval of 95 %
 BINS = 15
 
 
-class Limits(BaseModel):
+class GateLimits(BaseModel):
     """What may be lost of each old task, in percentage points; and what robustness is measured with.
 
     In a file, [tests] says where test images of tasks lie, relative to it."""
@@ -42,10 +42,10 @@ class Limits(BaseModel):
     tests: dict[str, str] = Field(default_factory=dict)
 
     @classmethod
-    def read(cls, given: "Limits | Mapping[str, Any] | str | Path | None") -> "Limits":
+    def read(cls, given: "GateLimits | Mapping[str, Any] | str | Path | None") -> "GateLimits":
         if given is None:
             return cls()
-        if isinstance(given, Limits):
+        if isinstance(given, GateLimits):
             return given
         where, content = "limits", given
         if isinstance(given, str | Path):
@@ -111,7 +111,7 @@ class Answers:
         return 100 * float(reliability(self.confidence, self.right, bins, BINS).expected_error())
 
 
-def answers(method: Method, task: int, split: Split, limits: Limits) -> Answers:
+def answers(method: Method, task: int, split: Split, limits: GateLimits) -> Answers:
     model = TaskModel(method, task, split)
     right, confidence, robust = [], [], []
     ball = Ball("linf", limits.attack)
@@ -126,7 +126,7 @@ def answers(method: Method, task: int, split: Split, limits: Limits) -> Answers:
     return Answers(torch.cat(right), torch.cat(confidence), torch.cat(robust) if robust else None)
 
 
-def compare(name: str, before: Answers, after: Answers, limits: Limits) -> list[Check]:
+def compare(name: str, before: Answers, after: Answers, limits: GateLimits) -> list[Check]:
     """What was lost, on the same images: an image that is right before and wrong after counts against one that is the
     other way round."""
     found = [_paired(name, "accuracy", before.right, after.right, limits.accuracy)]
@@ -141,7 +141,7 @@ def compare(name: str, before: Answers, after: Answers, limits: Limits) -> list[
     return found
 
 
-def verdict(checks: list[Check], unverified: list[str], limits: Limits) -> Verdict:
+def verdict(checks: list[Check], unverified: list[str], limits: GateLimits) -> Verdict:
     """`unverified` are the old tasks without test images."""
     if any(not check.holds or (limits.certain and check.high > check.limit) for check in checks):
         return "broken"

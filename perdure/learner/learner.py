@@ -27,7 +27,7 @@ from perdure.learner.build import (
     resumed,
     structure_of,
 )
-from perdure.learner.gate import Check, Limits
+from perdure.learner.gate import Check, GateLimits
 from perdure.learner.membership import membership
 from perdure.learner.state import MODEL, SavedLearner, SavedTask, StateDirectory, Verdict
 from perdure.methods.gpm import GPM
@@ -47,7 +47,7 @@ FREE = 0.05  # share of a layer's directions that a task needs to be learned at 
 
 
 @dataclass(frozen=True)
-class Report:
+class ReleaseReport:
     """What learning or checking came to."""
 
     verdict: Verdict
@@ -294,19 +294,19 @@ class Learner:
         number = self._number(task)
         return evaluate(self.method, source.test_split(task, data, self.shape, self.about.tasks[number]), number)
 
-    def check(self, tests: Any = None, limits: Any = None) -> Report:
+    def check(self, tests: Any = None, limits: Any = None) -> ReleaseReport:
         """Compare this revision with the one that it came from, on test images of old tasks: {task: images}, or a
         folder with one folder per task."""
-        rules = Limits.read(limits)
+        rules = GateLimits.read(limits)
         parent = self.about.parent
         if not parent:
-            return Report(
+            return ReleaseReport(
                 "passed", self.revision, None, [], [], warnings=["the first revision has nothing to compare with"]
             )
         before = self._opened(parent)
         old = [task.name for task in before.tasks if task.name in {known.name for known in self.tasks}]
         checks, unverified = self._gate(before.method, self.method, self._tests(tests, rules), rules, old)
-        return Report(gate.verdict(checks, unverified, rules), self.revision, None, checks, unverified)
+        return ReleaseReport(gate.verdict(checks, unverified, rules), self.revision, None, checks, unverified)
 
     # ── learning ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -321,7 +321,7 @@ class Learner:
         seed: int = 1,
         plan: Plan | Mapping[str, Any] | None = None,
         callback: Callback | None = None,
-    ) -> Report:
+    ) -> ReleaseReport:
         """Learn a new task, check what it cost the old ones, and only then make it the revision in use.
 
         - `data`: FOLDER/class/image.jpg, a pair (images, labels), a Dataset or a DataLoader; pixels, not normalized.
@@ -355,7 +355,7 @@ class Learner:
         seed: int = 1,
         plan: Plan | Mapping[str, Any] | None = None,
         callback: Callback | None = None,
-    ) -> Report:
+    ) -> ReleaseReport:
         """More images of a known task and its classes: its head goes on learning, and the network as far as no task's
         inputs are touched, its own included."""
         if type(self.method).begin not in (Method.begin, registry.methods.load("rcl").begin):
@@ -380,8 +380,8 @@ class Learner:
         seed: int,
         plan: Plan | Mapping[str, Any] | None,
         callback: Callback | None,
-    ) -> Report:
-        rules = Limits.read(limits)
+    ) -> ReleaseReport:
+        rules = GateLimits.read(limits)
         how = Plan(**self.about.plan) if plan is None else build_plan(plan, self.about.plan)
         with self.state.lock():
             self._check_current()
@@ -399,7 +399,7 @@ class Learner:
             drift = {name: self._drift(after, name) for name in old}
             warnings = _warnings(self.method, after, how)
             if verdict == "broken":
-                return Report(
+                return ReleaseReport(
                     verdict, self.revision, task.name, checks, unverified, valid.accuracy, drift,
                     [*warnings, "a limit is broken: nothing was changed"],
                 )  # fmt: skip
@@ -420,7 +420,7 @@ class Learner:
             content["inference"] = infer.told_right(after, usual, entries, found) or content["inference"]
             self.state.commit(content, infer.with_usual(after, usual), attributes_of(after))
         self._reload()
-        return Report(verdict, self.revision, task.name, checks, unverified, valid.accuracy, drift, warnings)
+        return ReleaseReport(verdict, self.revision, task.name, checks, unverified, valid.accuracy, drift, warnings)
 
     # ── going back, and forgetting ──────────────────────────────────────────────────────────────────────────
 
@@ -529,7 +529,7 @@ class Learner:
         found = infer.guess(distances, [self.about.tasks[number].known for number in known])
         return infer.Guess([known[place] if place >= 0 else -1 for place in found], distances)
 
-    def _tests(self, tests: Any, rules: Limits) -> dict[str, Split]:
+    def _tests(self, tests: Any, rules: GateLimits) -> dict[str, Split]:
         """Test images of known tasks, from what was given and from the limits."""
         given: dict[str, Any] = dict(rules.tests)
         if isinstance(tests, str | Path):
@@ -547,7 +547,7 @@ class Learner:
         return {name: source.test_split(name, data, self.shape, known[name]) for name, data in given.items()}
 
     def _gate(
-        self, before: Method, after: Method, tests: Mapping[str, Split], rules: Limits, old: Sequence[str]
+        self, before: Method, after: Method, tests: Mapping[str, Split], rules: GateLimits, old: Sequence[str]
     ) -> tuple[list[Check], list[str]]:
         checks: list[Check] = []
         for name in old:

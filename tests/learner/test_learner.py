@@ -393,8 +393,8 @@ def test_losses_are_counted_on_the_same_images() -> None:
     assert (check.before, check.after, check.loss) == (40.0, 10.0, 30.0)
     assert check.low == pytest.approx(30 - 196 * (6 - 0.9) ** 0.5 / 10, abs=0.01)
     assert not check.holds
-    limits = gate.Limits(accuracy=30)
+    limits, certain = gate.GateLimits(accuracy=30), gate.GateLimits(certain=True)
     assert gate.verdict([gate._paired("t", "accuracy", before, after, 30)], [], limits) == "passed"
     assert gate.verdict([gate._paired("t", "accuracy", before, after, 29.9)], [], limits) == "broken"
-    assert gate.verdict([gate._paired("t", "accuracy", before, after, 30)], [], gate.Limits(certain=True)) == "broken"
+    assert gate.verdict([gate._paired("t", "accuracy", before, after, 30)], [], certain) == "broken"
     assert gate.verdict([], ["old"], limits) == "not verified"
