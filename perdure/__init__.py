@@ -21,6 +21,8 @@ what you have given to register.
 Any torch module as a network: wrap(model, shape); coverage tells what of it is protected. Projector protects it in a
 training loop of yours.
 
+A classifier in a directory that learns task after task, with a gate before each release: Learner.
+
 To train in your own way: Network (around a Backbone), Method, Plan, learn, fit, evaluate, and the types of data,
 Stream, Task, Lesson, Split, Batch. What goes wrong on purpose is a PerdureError, whose message says what to do.
 
@@ -46,6 +48,7 @@ if TYPE_CHECKING:  # for editors and type checkers
     from perdure.lab.search import search as search
     from perdure.lab.study import compare as compare
     from perdure.lab.study import study as study
+    from perdure.learner.learner import Learner as Learner
     from perdure.methods.method import Method as Method
     from perdure.nets.network import Backbone as Backbone
     from perdure.nets.network import Network as Network
@@ -79,6 +82,7 @@ _MODULES = {
     "write_report": "perdure.lab.report",
     "bench": "perdure.lab.bench",
     **dict.fromkeys(("catalog", "benchmark", "benchmarks", "datasets"), "perdure.lab.catalog"),
+    "Learner": "perdure.learner.learner",
     "register": "perdure.registry",
     "wrap": "perdure.nets.wrap",
     "coverage": "perdure.nets.wrap",

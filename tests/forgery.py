@@ -11,7 +11,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from perdure.lab.checkpoint import KEY
+from perdure.lab.tensor_file import KEY
 
 
 def forge(path: Path, change: Callable[[dict[str, Any], dict[str, Tensor]], object]) -> None:

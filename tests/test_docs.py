@@ -48,7 +48,8 @@ def test_python_of_the_readme_runs(
 
 @pytest.mark.usefixtures("jobs_here")
 @pytest.mark.parametrize(
-    "page", ["docs/runs.md", "docs/own-data.md", "docs/python.md", "docs/own-things.md", "docs/report.md"]
+    "page",
+    ["docs/runs.md", "docs/own-data.md", "docs/python.md", "docs/own-things.md", "docs/report.md", "docs/learner.md"],
 )
 def test_python_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -81,3 +81,27 @@ def test_the_page_shows_the_file() -> None:
 def test_a_training_loop_of_ones_own_keeps_old_answers() -> None:
     own_loop = runpy.run_path(str(ROOT / "examples" / "own_loop.py"))
     assert own_loop["moved"](protected=True) < own_loop["moved"](protected=False) / 10
+
+
+def test_four_months_of_a_deployed_model(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["four_months.py", "--quick"])
+    runpy.run_path(str(ROOT / "examples" / "four_months.py"), run_name="__main__")
+    printed = capsys.readouterr().out
+    months = re.findall(r"^  2026-(0[789]|10)  (.*)$", printed, re.MULTILINE)
+    lost = [float(row.split(" → ")[0]) - float(row.split(" → ")[-1]) for _, row in months]
+    forgotten, kept = sum(lost[:4]), sum(lost[4:])
+    assert kept < forgotten / 2
+    assert "BROKEN" in printed
+    assert "in use: revision 5, 2026-07, 2026-08, 2026-09, 2026-10" in printed
+
+
+def test_a_residual_network_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two months of few images, and the bad one."""
+    example = runpy.run_path(str(ROOT / "examples" / "four_months.py"))
+    for name in ("2026-09", "2026-10"):
+        monkeypatch.delitem(example["MONTHS"], name)
+    learner, history = example["live"](tmp_path, example["resnet18"](), "gpm", epochs=3, images=40)
+    first, last = history["2026-07"][0], history["2026-07"][-1]
+    assert abs(first - last) <= 10
+    assert example["bad_month"](learner, images=40).exit_code == 1
+    assert [task.name for task in learner.tasks] == ["2026-07", "2026-08"]

@@ -28,7 +28,8 @@ ALLOWED: dict[str, set[str]] = {
     "probes": BOTTOM | {"ops", "memory", "nets", "methods", "train"},
     "lab": BOTTOM | {"fast", "ops", "memory", "nets", "data", "methods", "train", "probes", "report"},
     "report": {"errors", "files", "ops"},
-    "cli": BOTTOM | {"ops", "data", "train", "probes", "lab", "report"},
+    "learner": BOTTOM | {"fast", "ops", "memory", "nets", "data", "methods", "train", "probes", "lab"},
+    "cli": BOTTOM | {"ops", "data", "train", "probes", "lab", "report", "learner"},
 }
 PRINTING = {"cli", "report"}
 """Folders that may know of a terminal."""

@@ -1,4 +1,5 @@
-"""`perdure`: the verbs. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 and 143 interrupted by Ctrl-C and SIGTERM."""
+"""`perdure`: the verbs. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not verified, 130 and 143 interrupted by Ctrl-C
+and SIGTERM."""
 
 import json
 import sys
@@ -10,7 +11,7 @@ import typer
 from rich.text import Text
 
 import perdure
-from perdure.cli import bench, data, probe, report, runs, search, study
+from perdure.cli import bench, data, learner, probe, report, runs, search, study
 from perdure.cli.options import (
     App,
     AsJson,
@@ -54,6 +55,17 @@ VERBS = (
     "rm",
     "data",
     "bench",
+    "create",
+    "learn",
+    "predict",
+    "tasks",
+    "check",
+    "rollback",
+    "forget",
+    "held",
+    "card",
+    "export",
+    "serve",
 )
 
 
@@ -66,7 +78,7 @@ class Verbs(VerbGroup):
 
 app = App(cls=Verbs, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.add_typer(data.app, name="data")
-for module in (runs, study, search, probe, report, bench):
+for module in (runs, study, search, probe, report, bench, learner):
     module.join(app)
 
 Seed = Annotated[int, typer.Option(min=0, metavar="N", help="Seed of everything random.")]

@@ -67,8 +67,8 @@ def task_from(
     check_size(size)
     legacy_generator(seed)
     where, where_test = f"task {name!r}, train", f"task {name!r}, test"
-    x, labels = _read(where, train, size)
-    held = None if test is None else _read(where_test, test, size)
+    x, labels = read_source(where, train, size)
+    held = None if test is None else read_source(where_test, test, size)
     names, number_of = _number_classes(where, labels, classes)
     y = torch.tensor([number_of[label] for label in labels])
     counts = dict(zip(names, torch.bincount(y, minlength=len(names)).tolist(), strict=True))
@@ -199,7 +199,7 @@ def too_few(counts: Mapping[str, int], valid_share: float, test_share: float | N
 # --- from what is given to images and labels ---
 
 
-def _read(where: str, source: Source, size: int | None) -> tuple[Tensor, list[Label]]:
+def read_source(where: str, source: Source, size: int | None) -> tuple[Tensor, list[Label]]:
     """Images (n, channels, height, width), uint8 or float32 in [0, 1], and a label for each."""
     if isinstance(source, tuple | list):
         if len(source) != 2:

@@ -11,8 +11,10 @@ import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from io import BytesIO
 from numbers import Integral
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import numpy.typing as npt
@@ -226,19 +228,30 @@ class _Refused(Exception):
 
 
 def _decode(path: Path, size: int | None, channels: int) -> Images:
-    with reading(path):
-        try:
-            with path.open("rb") as file, Image.open(file, formats=_FORMATS) as image:
-                _check_pixels(image.size, os.fstat(file.fileno()).st_size)
-                if size:
-                    image.draft(None, (2 * size, 2 * size))  # a JPEG can be decoded at 1/2, 1/4 or 1/8, much quicker
-                image.load()
-                made = to_plain(image, channels)
-                pixels = np.asarray(ImageOps.fit(made, (size, size), _FILTER) if size else made)
-        except Exception as error:  # a damaged file can fail in any way at all
-            if isinstance(error, OSError) and error.errno:  # of the system; pillow's own have none
-                raise
-            raise BadData(f"{one_line(path)}: {_why(error)}; remove it or put a good one there") from None
+    with reading(path), path.open("rb") as file:
+        return _decode_open(file, os.fstat(file.fileno()).st_size, one_line(path), size, channels)
+
+
+def read_image(content: bytes, size: int | None, channels: int) -> Images:
+    """One image of the bytes of a file, as `read_images` reads files."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return _decode_open(BytesIO(content), len(content), "the image", size, channels)
+
+
+def _decode_open(file: IO[bytes], length: int, name: str, size: int | None, channels: int) -> Images:
+    try:
+        with Image.open(file, formats=_FORMATS) as image:
+            _check_pixels(image.size, length)
+            if size:
+                image.draft(None, (2 * size, 2 * size))  # a JPEG can be decoded at 1/2, 1/4 or 1/8, much quicker
+            image.load()
+            made = to_plain(image, channels)
+            pixels = np.asarray(ImageOps.fit(made, (size, size), _FILTER) if size else made)
+    except Exception as error:  # a damaged file can fail in any way at all
+        if isinstance(error, OSError) and error.errno:  # of the system; pillow's own have none
+            raise
+        raise BadData(f"{name}: {_why(error)}; remove it or put a good one there") from None
     return np.ascontiguousarray(pixels[None] if channels == 1 else pixels.transpose(2, 0, 1))
 
 

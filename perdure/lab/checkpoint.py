@@ -4,11 +4,9 @@ The file is safetensors with JSON in its header. Nothing is ever unpickled. Resu
 have without the break.
 """
 
-import json
 import re
 import signal
 import time
-import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -16,16 +14,25 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import safetensors.torch
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor
 
 from perdure import files
 from perdure.errors import CorruptFile, Interrupted, PerdureError
-from perdure.lab.memory_form import check_memory
 from perdure.lab.saved import CheckpointHeader, SavedEpochs, check
-from perdure.lab.store import LARGEST, atomic_write, why
+from perdure.lab.store import why
+from perdure.lab.tensor_file import (
+    WRONG,
+    alike,
+    attributes_of,
+    check_finite,
+    in_short,
+    read_facts,
+    read_tensors,
+    restore_method,
+    write_tensors,
+)
 from perdure.methods.method import Method
 from perdure.train.callbacks import Callback, StepContext
 from perdure.train.evaluate import RunningScore, Score
@@ -33,8 +40,6 @@ from perdure.train.plan import Plan
 from perdure.train.schedules import set_state
 from perdure.train.state import Epoch, FitState, Learned, changing
 
-SCHEMA = 1
-KEY = "perdure"  # of the header's only entry: a checksum and JSON
 METHOD = ""  # the method's own tensors bear their names in its state_dict; the others have their group before it
 TENSORS = ("best_weights", "generators")  # of a FitState
 OPTIMIZER = ("momentum", "squares", "steps")  # what one may remember
@@ -56,58 +61,23 @@ class Checkpoint:
     def restore(self, method: Method, shape: tuple[int, int, int] | None = None) -> None:
         """Load it into a fresh method that was built alike, for images of this shape. Raises CorruptFile if it is of
         another: the method is then neither fresh nor restored."""
+        heads, learning = len(self.learned.matrix[-1]) if self.learned.matrix else 0, self.fit_state is not None
         device = next(method.parameters()).device
         try:
-            method.load_state_dict(self.state)
-            self._remind(method)
-            self._check_heads(method)
-            self._check_weights(method)
-            check_memory(method, learning=self.fit_state is not None, shape=shape)
+            scored = self.fit_state is None or self.fit_state.batches == 0
+            restore_method(method, self.state, self.remembered, shape, learning=learning, finite=scored)
+            count = len(method.net.heads)  # one for each task that was tested, and within a lesson more
+            if count <= heads if learning else count != heads:
+                raise ValueError(f"{count} heads, {heads} tasks tested")
             if self.fit_state is not None:
                 _check_fit(self.fit_state, self.plan, changing(method))
-        except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-            reason = " ".join(str(error).split())[:100]
-            raise CorruptFile(f"{self.path}: does not fit its run ({reason})", self.path) from None
-        method.to(device)
+        except WRONG as error:
+            raise CorruptFile(f"{self.path}: does not fit its run ({in_short(error)})", self.path) from None
         if (fit := self.fit_state) is not None:
             fit.best_weights = {name: tensor.to(device) for name, tensor in fit.best_weights.items()}
             for kind, found in fit.optimizer.items():
                 if kind != "steps":  # counts stay where reading them waits for no queue
                     fit.optimizer[kind] = {name: tensor.to(device) for name, tensor in found.items()}
-
-    def _remind(self, method: Method) -> None:
-        """Set what the method declares, and nothing else, to values of the kind it had."""
-        for name, value in self.remembered.items():
-            if name not in method.state_attributes or not _alike(getattr(method, name), value):
-                raise ValueError(f"remembered {name}")
-            setattr(method, name, tuple(value) if isinstance(value, list) else value)
-
-    def _check_heads(self, method: Method) -> None:
-        """There is one for each task that was tested, and within a lesson more."""
-        heads, tested = len(method.net.heads), len(self.learned.matrix[-1]) if self.learned.matrix else 0
-        if heads <= tested if self.fit_state is not None else heads != tested:
-            raise ValueError(f"{heads} heads, {tested} tasks tested")
-
-    def _check_weights(self, method: Method) -> None:
-        """Loaded, they have their own type, whatever the file has. After an epoch they have been scored, so that they
-        are numbers; in the middle of one they may have diverged."""
-        for name, tensor in method.state_dict().items():
-            if self.state[name].dtype != tensor.dtype:
-                raise ValueError(f"type of {name}")
-        if self.fit_state is None or self.fit_state.batches == 0:
-            _check_finite(method.net.state_dict())
-
-
-def _check_finite(tensors: Mapping[str, Tensor]) -> None:
-    for name, tensor in tensors.items():
-        if not bool(torch.isfinite(tensor).all()):
-            raise ValueError(f"numbers of {name}")
-
-
-def _alike(one: Any, other: Any) -> bool:
-    """Whether two plain values are of one kind, as far as that can be told: None may become anything, and back."""
-    kinds = (int | float, str, list | tuple, dict)
-    return other is None or all(isinstance(other, kind) for kind in kinds if isinstance(one, kind))
 
 
 def _check_fit(fit: FitState, plan: Plan, weights: Mapping[str, Tensor]) -> None:
@@ -117,7 +87,7 @@ def _check_fit(fit: FitState, plan: Plan, weights: Mapping[str, Tensor]) -> None
     for found, name in [*((fit.best_weights, name) for name in best), *remembered]:
         if name in weights and (found[name].shape, found[name].dtype) != (weights[name].shape, weights[name].dtype):
             raise ValueError(f"shape of {name}")
-    _check_finite(fit.best_weights)
+    check_finite(fit.best_weights)
     for count in fit.optimizer.get("steps", {}).values():
         count.item()
     if fit.batches:
@@ -128,9 +98,8 @@ def save(path: Path, digest: str, method: Method, learned: Learned, fit_state: F
     """Write the file whole or not at all; `digest` is that of its run."""
     groups = {METHOD: method.state_dict()}
     facts: dict[str, Any] = {
-        "schema": SCHEMA,
         "digest": digest,
-        "remembered": {name: getattr(method, name) for name in method.state_attributes},
+        "remembered": attributes_of(method),
         "matrix": learned.matrix,
         "epochs": [asdict(epoch) for epoch in learned.epochs],
         "seconds": learned.seconds,
@@ -147,49 +116,22 @@ def save(path: Path, digest: str, method: Method, learned: Learned, fit_state: F
             "schedule": asdict(fit_state.schedule),  # type: ignore[call-overload]
         }
     tensors = {
-        name if group == METHOD else f"{group}/{name}": tensor.detach().cpu().contiguous()
+        name if group == METHOD else f"{group}/{name}": tensor
         for group, found in groups.items()
         for name, tensor in found.items()
     }
-    sums = {name: _sum(tensor) for name, tensor in sorted(tensors.items())}
-    header = json.dumps({**facts, "sums": sums})
-    # One key: safetensors writes several in any order, and equal runs are to leave equal bytes.
-    metadata = {KEY: f"{zlib.crc32(header.encode()):08x} {header}"}
-    with atomic_write(path) as part:
-        try:
-            safetensors.torch.save_file(tensors, part, metadata)
-        except SafetensorError as error:  # such as a full disk
-            raise OSError(0, str(error)) from None
+    write_tensors(path, tensors, facts)
 
 
 def load(path: Path, plan: Plan, digest: str | None = None) -> Checkpoint:
     """Read a file back, checked to the last bit, and whether it is of the run with this digest."""
+    found, facts = read_tensors(path, CheckpointHeader, "a checkpoint")
     try:
-        files.check_plain(path, LARGEST)
-        with safe_open(path, framework="pt") as file:
-            facts = _header(path, file.metadata())
-            found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 — not a dictionary
-        if {name: _sum(tensor) for name, tensor in found.items()} != facts["sums"]:
-            raise CorruptFile(f"{path}: damaged, its checksums are wrong", path)
         if digest is not None and facts["digest"] != digest:
             raise CorruptFile(f"{path}: of another run", path)
         return _checkpoint(path, found, facts, plan)
-    except OSError as error:
-        raise CorruptFile(f"{path}: cannot be read ({why(error)})", path) from None
-    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptFile(f"{path}: not a readable checkpoint ({type(error).__name__})", path) from None
-
-
-def _header(path: Path, metadata: dict[str, str] | None) -> dict[str, Any]:
-    """What a checkpoint says besides its tensors."""
-    checksum, _, header = (metadata or {})[KEY].partition(" ")
-    facts: dict[str, Any] = files.parse_json(header.encode(), finite=False)  # the best loss so far may be infinite
-    if facts["schema"] > SCHEMA:
-        raise PerdureError(f"{path}: written by a newer perdure (schema {facts['schema']}); update to read it")
-    if checksum != f"{zlib.crc32(header.encode()):08x}":
-        raise CorruptFile(f"{path}: damaged, its checksums are wrong", path)
-    check(CheckpointHeader, facts, path, "a checkpoint")
-    return facts
 
 
 def _checkpoint(path: Path, found: dict[str, Tensor], facts: dict[str, Any], plan: Plan) -> Checkpoint:
@@ -214,7 +156,7 @@ def _checkpoint(path: Path, found: dict[str, Tensor], facts: dict[str, Any], pla
 
 
 def _check_schedule(known: dict[str, Any], given: dict[str, Any]) -> None:
-    if known.keys() != given.keys() or not all(_alike(known[name], given[name]) for name in known):
+    if known.keys() != given.keys() or not all(alike(known[name], given[name]) for name in known):
         raise ValueError("of another schedule")
     for name, inner in known.items():
         if isinstance(inner, dict):
@@ -234,10 +176,6 @@ def read_epochs(path: Path) -> list[Epoch]:
 def _epoch(plain: dict[str, Any]) -> Epoch:
     scores = {name: Score(**plain[name]) if plain[name] else None for name in ("valid", "train")}
     return Epoch(**{**plain, **scores})
-
-
-def _sum(tensor: Tensor) -> int:
-    return zlib.crc32(tensor.numpy().reshape(-1).view("uint8").data) if tensor.numel() else 0
 
 
 # --- while a run goes on ---
@@ -302,9 +240,7 @@ def how_far(folder: Path) -> tuple[int, int] | None:
     """How many lessons, and of the next one how many epochs, the newest readable checkpoint has behind it."""
     for path in newest_first(folder):
         with suppress(OSError, SafetensorError, ValueError, KeyError, TypeError, PerdureError):
-            files.check_plain(path, LARGEST)
-            with safe_open(path, "pt") as file:
-                facts = _header(path, file.metadata())
+            facts = read_facts(path, CheckpointHeader, "a checkpoint")
             return len(facts["matrix"]), facts["fit_state"]["epoch"] if facts["fit_state"] else 0
     return None
 

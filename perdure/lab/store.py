@@ -29,7 +29,7 @@ from filelock import FileLock, Timeout
 
 from perdure import files
 from perdure.errors import CorruptFile, PerdureError, RunLocked
-from perdure.lab.saved import SavedProbe, SavedRecord, check
+from perdure.lab.saved import S, SavedProbe, SavedRecord, check
 
 SCHEMA = 1  # of record.json
 FILES = ("spec.toml", "epochs.jsonl", "model.safetensors")  # that a finished run must have besides
@@ -60,7 +60,7 @@ def atomic_write(path: Path, advice: str = "choose another place with --out") ->
             os.fchmod(file.fileno(), 0o644)  # temporary files are private, records are not
             os.fsync(file.fileno())
         part.replace(path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except BaseException as error:
         if part is not None:
             part.unlink(missing_ok=True)
@@ -102,7 +102,7 @@ def sweep(path: Path) -> None:
                     part.unlink()
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Make the new name itself survive a power cut, where the system can."""
     if hasattr(os, "O_DIRECTORY"):
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -168,7 +168,7 @@ def finish(path: Path, record: Mapping[str, Any], names: Iterable[str] = FILES) 
     for name, found in sums.items():
         if not found:
             raise PerdureError(f"{path / name}: gone while the run was at work; run the same command again")
-    content = {**record, "finished": _now(), "schema": SCHEMA, "files": sums}
+    content = {**record, "finished": now(), "schema": SCHEMA, "files": sums}
     place = path / "record.json"
     check(SavedRecord, json.loads(json.dumps(content)), place, "a record that could be read again")
     return write_checked(place, content)
@@ -178,23 +178,40 @@ def read_record(path: Path, thorough: bool = False) -> dict[str, Any] | None:
     """The record of a finished run, or None. Raises CorruptFile if it, or a file it names, is not whole."""
     place = path / "record.json"
     try:
-        record = files.read_json(place)
+        record = _checked(place, "a record of a run", SCHEMA)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
-        raise CorruptFile(f"{place}: not a readable record ({why(error)})", place) from None
-    if not isinstance(record, dict) or not isinstance(record.get("schema"), int):
-        raise CorruptFile(f"{place}: not a record of a run", place)
-    if record["schema"] > SCHEMA:
-        raise PerdureError(f"{place}: written by a newer perdure (schema {record['schema']}); update to read it")
-    if record.get("check") != _check(record):
-        raise CorruptFile(f"{place}: damaged, its checksum is wrong", place)
     check(SavedRecord, record, place, "a record of a run")
     if thorough:
         for name in {**dict.fromkeys(FILES), **record["files"]}:
             if file_sum(file := path / name) != record["files"].get(name):
                 raise CorruptFile(f"{file}: damaged or gone, its checksum is not the one in the record", file)
     return record
+
+
+def read_checked(path: Path, form: type[S], what: str, schema: int) -> S:
+    """JSON that `write_checked` wrote, of this form. Raises CorruptFile if it is not whole, or not of it."""
+    try:
+        return check(form, _checked(path, what, schema), path, what)
+    except FileNotFoundError:
+        raise CorruptFile(f"{path}: is gone", path) from None
+
+
+def _checked(path: Path, what: str, schema: int) -> dict[str, Any]:
+    try:
+        content = files.read_json(path)
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:
+        kind = what.split(" of ")[0].replace("a ", "a readable ", 1)
+        raise CorruptFile(f"{path}: not {kind} ({why(error)})", path) from None
+    if not isinstance(content, dict) or not isinstance(content.get("schema"), int):
+        raise CorruptFile(f"{path}: not {what}", path)
+    if content["schema"] > schema:
+        raise PerdureError(f"{path}: written by a newer perdure (schema {content['schema']}); update to read it")
+    if content.get("check") != _check(content):
+        raise CorruptFile(f"{path}: damaged, its checksum is wrong", path)
+    return content
 
 
 def read_probes(path: Path, record: Mapping[str, Any], warn: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
@@ -239,7 +256,7 @@ def set_aside(path: Path) -> Path:
     return aside
 
 
-def _now() -> str:
+def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 

@@ -16,7 +16,7 @@ import torch
 from command import perdure as command
 
 from perdure.errors import CorruptFile, Interrupted, PerdureError, RunLocked
-from perdure.lab import checkpoint
+from perdure.lab import checkpoint, tensor_file
 from perdure.lab.run import run_spec
 from perdure.lab.spec import spec
 from perdure.lab.store import lock_run, read_record, write
@@ -201,7 +201,7 @@ def test_a_damaged_checkpoint_costs_one_interval_at_most(begun, whole, how, both
 
 
 def test_a_checkpoint_of_a_newer_schema_is_left_alone(begun, monkeypatch):
-    monkeypatch.setattr(checkpoint, "SCHEMA", 0)
+    monkeypatch.setattr(tensor_file, "SCHEMA", 0)
     with pytest.raises(PerdureError, match="newer perdure"):
         again(begun)
     assert len(list((begun / "checkpoint").iterdir())) == 2

@@ -34,6 +34,7 @@ from perdure.types import Stream, Task
 
 Size = Annotated[int, Limits(ge=1, le=LARGEST_SIZE)]
 LAYOUT = "FOLDER/task/class/image.jpg"
+TASK_FORM = "put images as FOLDER/class/image.jpg, a folder per class"
 FORM = f"put images as {LAYOUT}, a folder per task and in it one per class"
 
 # In the order in which they are reported, each with what to do.
@@ -128,7 +129,19 @@ def folder(
 def scan_folder(path: Path) -> FolderContent:
     """What is where. All mistakes of a kind are named in one error."""
     path = expanded(path)
-    scan = _Scan(path, _task_folders(path))
+    return _scanned(path, _task_folders(path))
+
+
+def scan_task(path: Path) -> FolderContent:
+    """The same for one task: PATH/class/image.jpg."""
+    path = expanded(path)
+    if not path.is_dir():
+        raise MissingFile(f"{_text(path)}: there is no such folder; {TASK_FORM}")
+    return _scanned(path, [path])
+
+
+def _scanned(path: Path, folders: Sequence[Path]) -> FolderContent:
+    scan = _Scan(path, folders)
     for kind, places in scan.mistakes.items():
         if places:
             raise BadData(f"{_text(path)}: {kind} {first_few(places)}; {MISTAKES[kind]}")

@@ -1,0 +1,129 @@
+"""Images as users have them, as a task: FOLDER/class/image.jpg, arrays, a Dataset or a DataLoader.
+
+Decoded copies are not kept anywhere: what was read is gone when the process ends.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from perdure.data.arrays import images_from, mean_and_std, read_source, too_few
+from perdure.data.benchmarks.folder import TASK_FORM, scan_task
+from perdure.data.images import list_folders, list_images, read_images
+from perdure.data.paths import first_few, one_line
+from perdure.data.tasks import split_rows_by_class
+from perdure.errors import BadData, MissingFile, expanded
+from perdure.types import Split, Task
+
+Shape = tuple[int, int, int]
+
+
+def read_labeled(where: str, data: Any, shape: Shape, *, training: bool) -> tuple[Tensor, list[str]]:
+    """Images (n, *shape) and the name of each one's class. Test images may be of a single class."""
+    if isinstance(data, str | Path):
+        return _read_folder(expanded(data), shape, training)
+    if isinstance(data, DataLoader):
+        data = _gathered(where, data)
+    x, labels = read_source(where, data, shape[1] if shape[1] == shape[2] else None)
+    if shape[0] == 3 and x.shape[1] == 1:
+        x = x.expand(-1, 3, -1, -1)
+    if tuple(x.shape[1:]) != shape:
+        raise BadData(f"{where}: images are (channels, height, width) {tuple(x.shape[1:])}, and the learner's {shape}")
+    return x, [str(label) for label in labels]
+
+
+def read_unlabeled(images: Any, shape: Shape) -> Tensor:
+    """Images alone: paths of files, a folder of them, arrays or PIL images."""
+    if isinstance(images, str | Path):
+        place = expanded(images)
+        images = list_images(place) if place.is_dir() else [place]
+        if not images:
+            raise BadData(f"{one_line(place)}: no images in it")
+    if isinstance(images, list | tuple) and images and all(isinstance(one, str | Path) for one in images):
+        return _read_files([expanded(one) for one in images], shape)
+    return images_from(images, shape)
+
+
+def make_task(
+    name: str,
+    data: Any,
+    shape: Shape,
+    *,
+    seed: int,
+    valid_share: float = 0.1,
+    classes: Sequence[str] | None = None,  # of a task that is known
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+) -> Task:
+    """A task to learn: a share of every class, drawn by the seed, validates, and there are no test images."""
+    where = f"task {name!r}"
+    x, labels = read_labeled(where, data, shape, training=True)
+    names = sorted(set(labels)) if classes is None else list(classes)
+    if strange := sorted(set(labels) - set(names)):
+        raise BadData(f"{where}: has no class {first_few(strange)}; learn new classes as a task of their own")
+    if len(names) < 2:
+        raise BadData(f"{where}: all images are of one class ({first_few(names)}); a task needs two or more")
+    y = torch.tensor([names.index(label) for label in labels])
+    counts = {label: labels.count(label) for label in sorted(set(labels))}
+    if short := too_few(counts, valid_share, None):
+        raise BadData(f"{where}: {short}")
+    train, valid = split_rows_by_class(y, valid_share, seed, least=1)
+    measured = mean_and_std(x[train]) if mean is None or std is None else ((), ())
+    scale = tuple(mean or measured[0]), tuple(std or measured[1])
+    learning, judging = (Split(x.index_select(0, rows), y[rows], *scale) for rows in (train, valid))
+    return Task(name, tuple(names), learning, judging, judging.emptied(), held=("train", "valid"))
+
+
+def test_split(name: str, data: Any, shape: Shape, task: Any) -> Split:
+    """Labeled images of a known task, to be judged on."""
+    where = f"test images of task {name!r}"
+    x, labels = read_labeled(where, data, shape, training=False)
+    if strange := sorted(set(labels) - set(task.classes)):
+        raise BadData(f"{where}: has no class {first_few(strange)}; its classes are {first_few(task.classes)}")
+    return Split(x, torch.tensor([task.classes.index(label) for label in labels]), tuple(task.mean), tuple(task.std))
+
+
+def _read_folder(path: Path, shape: Shape, training: bool) -> tuple[Tensor, list[str]]:
+    if training:
+        (task,) = scan_task(path).tasks
+        groups: Mapping[str, Iterable[Path]] = dict(zip(task.classes, task.train, strict=True))
+    else:
+        if not path.is_dir():
+            raise MissingFile(f"{one_line(path)}: there is no such folder; {TASK_FORM}")
+        groups = {one_line(folder.name): list_images(folder) for folder in list_folders(path)}
+    files = [(name, file) for name, group in groups.items() for file in group]
+    if not files:
+        raise BadData(f"{one_line(path)}: no images in it; {TASK_FORM}")
+    return _read_files([file for _, file in files], shape), [name for name, _ in files]
+
+
+def _read_files(files: Sequence[Path], shape: Shape) -> Tensor:
+    channels, height, width = shape
+    if height != width:
+        raise BadData(
+            f"files are scaled to squares, and this learner takes {height}×{width} pixels; give arrays instead"
+        )
+    found, _, _ = read_images(files, height, channels)
+    return torch.from_numpy(found)
+
+
+def _gathered(where: str, loader: DataLoader[Any]) -> tuple[Tensor, list[Any]]:
+    """The batches of a loader, one after another."""
+    images, labels = list[Tensor](), list[Any]()
+    for batch in loader:
+        if not isinstance(batch, tuple | list) or len(batch) != 2 or not isinstance(batch[0], Tensor):
+            raise BadData(f"{where}: a DataLoader must give pairs (images, labels)")
+        x = batch[0]
+        if x.is_floating_point() and (float(x.min()) < 0 or float(x.max()) > 1):
+            raise BadData(
+                f"{where}: pixels must lie in [0, 1]; leave normalization out of the loader, the learner does it"
+            )
+        images.append(x)
+        labels += batch[1].tolist() if isinstance(batch[1], Tensor) else list(batch[1])
+    if not images:
+        raise BadData(f"{where}: the DataLoader gave no batch")
+    return torch.cat(images), labels
