@@ -26,6 +26,7 @@ FIGURES = {  # of report/paper_figures.py, and the probes that they show
     "landscapes": ("landscape",),
     "span": ("landscape",),
     "flatness": ("flatness", "fgsm"),
+    "tradeoff": ("pgd",),
     "region": ("over-time",),
     "circle": ("geometry",),
 }

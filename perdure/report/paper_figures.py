@@ -254,6 +254,53 @@ def _draw_scatter(figure: Figure, runs: Runs) -> None:
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), handlelength=1)
 
 
+# --- clean against robust accuracy, which is no figure of the paper ---
+
+
+@dataclass(frozen=True)
+class Tradeoff:
+    """A method: means over seeds, percent."""
+
+    method: str
+    clean: float
+    robust: float
+    low: float  # of the seeds, under attack
+    high: float
+
+
+def tradeoffs(runs: Runs) -> tuple[str, list[Tradeoff]]:
+    """The strongest attack of PGD, and what it leaves of each method, the most robust first."""
+    panel = panels_of(runs, "pgd")[0]
+    found = []
+    for method, results in panel.items():
+        robust = [result.figures["acc"][-1] for result in results]
+        clean = fmean(result.figures["clean"]["acc"] for result in results)
+        found.append(Tradeoff(method, clean, fmean(robust), min(robust), max(robust)))
+    return _any(panel).figures["labels"][-1], sorted(found, key=lambda one: -one.robust)
+
+
+def _tradeoff_data(runs: Runs) -> Table:
+    label, found = tradeoffs(runs)
+    rows = [[one.method, *(f"{value:.4g}" for value in (one.clean, one.robust, one.low, one.high))] for one in found]
+    return table(f"clean and robust accuracy, PGD {label}", ["method", "clean", "robust", "lowest", "highest"], rows)
+
+
+def _draw_tradeoff(figure: Figure, runs: Runs) -> None:
+    label, found = tradeoffs(runs)
+    figure.set_size_inches(6.4, 4.2)
+    axes = figure.subplots()
+    for one, style in zip(found, line_styles([one.method for one in found]), strict=True):
+        spread = [[one.robust - one.low], [one.high - one.robust]]
+        look = style | {"linestyle": "", "markersize": 7}
+        axes.errorbar([one.clean], [one.robust], yerr=spread, label=one.method, elinewidth=1, **look)
+    axes.set_xlabel("clean ACC (%)")
+    axes.set_ylabel(f"ACC under PGD, {label} (%)")
+    axes.set_title("one point a method, mean over seeds; bars from the lowest to the highest seed")
+    axes.grid(color="0.92", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), handlelength=1)
+
+
 def correlations(x: Sequence[float], y: Sequence[float]) -> str:
     """
     >>> correlations([1.0, 2.0, 3.0], [1.0, 4.0, 9.0])
@@ -352,6 +399,12 @@ FIGURES = {
         "Worst-case flatness against robust loss, a point for each run, means over tasks",
         _scatter_data,
         _draw_scatter,
+    ),
+    "tradeoff": Kind(
+        ("pgd",),
+        "Clean accuracy against accuracy under attack, a point for each method",
+        _tradeoff_data,
+        _draw_tradeoff,
     ),
     "region": Kind(
         ("over-time",),

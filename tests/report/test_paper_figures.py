@@ -76,6 +76,29 @@ def test_a_span_that_was_not_measured_is_not_marked() -> None:
     assert "ΔW₂ = 0.2" not in {text.get_text() for text in axes.texts}
 
 
+# --- clean against robust accuracy ---
+
+
+def attacked(label: str, clean: float, robust: float) -> tuple[str, list[tuple[str, Result]]]:
+    figures = {"labels": ["2/255", "4/255"], "acc": [robust + 10, robust], "clean": {"acc": clean}}
+    return label, [("pgd", Result(label, {}, figures, {}))]
+
+
+def test_tradeoffs_are_a_point_for_each_method_under_the_strongest_attack() -> None:
+    runs = [
+        attacked("gpm, seed 1", 78, 30), attacked("gpm, seed 2", 80, 40), attacked("pat (attack=4/255), seed 1", 77, 66)
+    ]  # fmt: skip
+    assert rows("tradeoff", runs) == [["pat (attack=4/255)", "77", "66", "66", "66"], ["gpm", "79", "35", "30", "40"]]
+    (axes,) = drawn("tradeoff", runs)
+    assert axes.get_ylabel() == "ACC under PGD, 4/255 (%)"
+    handles, labels = axes.get_legend_handles_labels()
+    at = {
+        name: (list(h.lines[0].get_xdata()), list(h.lines[0].get_ydata()))
+        for h, name in zip(handles, labels, strict=True)
+    }
+    assert at == {"pat (attack=4/255)": ([77], [66]), "gpm": ([79], [35])}
+
+
 # --- flatness ---
 
 
