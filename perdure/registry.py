@@ -81,6 +81,10 @@ class Registry:
     def __contains__(self, name: object) -> bool:
         return name in self.entries()
 
+    def ships(self, name: str) -> bool:
+        """Whether it is perdure's own."""
+        return name in self._shipped
+
     def find(self, name: str) -> "Entry | OwnEntry":
         known = self.entries()
         if name not in known:

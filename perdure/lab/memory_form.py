@@ -165,12 +165,16 @@ class MemoryForm:
         """Images with labels that the heads of their tasks have."""
         if not len(buffer):
             return
-        _require({*buffer} - {"seen"} == {"x", "y", "task"}, "names in the replay buffer")
+        scales = ("mean", "std") if buffer.scaled else ()
+        _require({*buffer} - {"seen"} == {"x", "y", "task", *scales}, "names in the replay buffer")
         images, count = buffer["x"], buffer["y"].numel()
         _require(images.ndim == 4 and count <= buffer.capacity, "size of the replay buffer")
         self.tensor("replayed images", images, count, *(self.shape or images.shape[1:]))
         for name in ("y", "task"):
             self.tensor(f"{name} of replayed images", buffer[name], count, dtype=torch.int64)
+        for name in scales:
+            self.tensor(f"{name} of replayed images", buffer[name], count, images.shape[1])
+        _require(not scales or bool((buffer["std"] > 0).all()), "std of replayed images")
         for task, label in set(zip(buffer["task"].tolist(), buffer["y"].tolist(), strict=True)):
             known = 0 <= task < len(self.net.heads) and 0 <= label < len(self.weights[f"heads.{task}.weight"])
             _require(known, "labels of replayed images")

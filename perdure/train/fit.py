@@ -63,7 +63,7 @@ def _fit(
             order = generator(seed, "order", lesson.index, state.epoch)
             for batch in lesson.batches(plan.batch, order, state.batches, augment):
                 method.train_rows, method.train_logits = len(batch), None
-                optimizer.step(method.gradient(batch), rate, method.project)
+                optimizer.step(method.gradient(method.attacked(batch)), rate, method.project)
                 if method.train_logits is not None:
                     state.running.add(method.train_logits, batch.y)
                 state.batches, state.seconds = state.batches + 1, time.perf_counter() - started
