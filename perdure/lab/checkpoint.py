@@ -78,7 +78,7 @@ class Checkpoint:
     def _remind(self, method: Method) -> None:
         """Set what the method declares, and nothing else, to values of the kind it had."""
         for name, value in self.remembered.items():
-            if name not in method.state_attributes or not _alike(getattr(method, name), value):
+            if name not in method.remembered() or not _alike(getattr(method, name), value):
                 raise ValueError(f"remembered {name}")
             setattr(method, name, tuple(value) if isinstance(value, list) else value)
 
@@ -130,7 +130,7 @@ def save(path: Path, digest: str, method: Method, learned: Learned, fit_state: F
     facts: dict[str, Any] = {
         "schema": SCHEMA,
         "digest": digest,
-        "remembered": {name: getattr(method, name) for name in method.state_attributes},
+        "remembered": {name: getattr(method, name) for name in method.remembered()},
         "matrix": learned.matrix,
         "epochs": [asdict(epoch) for epoch in learned.epochs],
         "seconds": learned.seconds,

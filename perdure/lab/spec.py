@@ -33,8 +33,8 @@ PLAN_ALIASES = {
     "scheduler": "schedule",
 }
 FORMAT = 4  # rises when the same spec would give other numbers
-UNATTACKED = {"attack": None, "attack_steps": 1}  # values of all methods, and what runs had before there were any
-ATTACKING: tuple[str, ...] = ()  # methods that came with them
+UNATTACKED = {"attack": None, "attack_steps": 1, "attack_guard": True}  # of all methods, before there were such values
+ATTACKING = ("pat",)  # methods that came with them
 REVISED = ("ewc", "owm")  # methods with other numbers since, but only where the validation loss decides
 
 

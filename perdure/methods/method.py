@@ -26,6 +26,7 @@ class Shared(TypedDict, total=False):
 
     attack: Strength | None
     attack_steps: Count
+    attack_guard: bool
 
 
 class Method(nn.Module):
@@ -37,7 +38,7 @@ class Method(nn.Module):
 
     protects: ClassVar[tuple[Kind, ...]] = ()  # kinds of layers whose inputs it remembers, to keep old answers
     may_need: ClassVar[frozenset[Need]] = frozenset({"task-identity"})
-    state_attributes: ClassVar[tuple[str, ...]] = ()  # besides tensors, what a checkpoint within a lesson must hold
+    state_attributes: ClassVar[tuple[str, ...]] = ()  # besides tensors, what a checkpoint must hold of it
 
     train_logits: Tensor | None
 
@@ -54,11 +55,15 @@ class Method(nn.Module):
         *,
         attack: Strength | None = None,  # how far each pixel of a training image may be moved against it; none: not
         attack_steps: Count = 1,  # steps of that attack, from a random start; each costs a pass forward and back
+        attack_guard: bool = True,  # whether more steps are taken once these no longer show what stronger attacks do
     ) -> None:
         super().__init__()
         self.net = net
         self.attack = attack
-        self.attack_steps = attack_steps
+        self.attack_steps = self.attack_steps_now = attack_steps
+        self.attack_guard = attack_guard
+        self.robust_best = 0.0  # of this lesson: best accuracy under the guard's attack, percent
+        self.cautions: tuple[str, ...] = ()  # what happened in training that a reader of the record should know
         self.train_rows, self.train_logits = 0, None  # of a step: the first logits of a whole batch, for its score
 
     # ── what a method may override ──────────────────────────────────────────────────────────────────────────
@@ -146,10 +151,15 @@ class Method(nn.Module):
         model, pixels = self.classifier(batch.task, batch.pixels), batch.pixels.pixels(batch.x)
         ball, rng, seen = Ball("linf", self.attack), torch.default_generator, self.train_logits
         with self.net.kept_statistics():
-            moved = training_attack(model, pixels, batch.y, ball, steps=self.attack_steps, rng=rng)
+            moved = training_attack(model, pixels, batch.y, ball, steps=self.attack_steps_now, rng=rng)
         self.train_logits = seen  # what the attack's forwards answered is no score of the step's
         original = batch.x if batch.original is None else batch.original
         return replace(batch, x=batch.pixels.normalize(moved), original=original)
+
+    def remembered(self) -> tuple[str, ...]:
+        """The names of what a checkpoint must hold besides tensors."""
+        guarded = () if self.attack is None else ("attack_steps_now", "robust_best", "cautions")
+        return (*self.state_attributes, *guarded)
 
     def classifier(self, task: TaskIds, scale: PixelScale) -> PixelClassifier:
         """Pixels of a task or of several to logits, by the weights as they are, which want no gradient."""
