@@ -2,7 +2,8 @@
 
 Trained on one large step, a network may learn to resist that step and nothing else: within an epoch its accuracy under
 PGD falls to nothing while that under the one step rises (catastrophic overfitting; Wong et al., ICLR 2020). Nothing in
-the training loss shows it. So, after each epoch, some validation images are attacked in both ways.
+the training loss shows it. So, after each epoch, some validation images are attacked by PGD, and if it fares far worse
+than before, also as in training.
 """
 
 import torch
@@ -24,10 +25,12 @@ def guard(method: Method, lesson: Lesson, epoch: int) -> str | None:
     if method.attack is None or not method.attack_guard:
         return None
     steps = method.attack_steps_now
-    trained = accuracy_under_attack(method, lesson, method.attack, steps)
     stronger = accuracy_under_attack(method, lesson, method.attack, more := max(STEPS, 2 * steps))
     method.robust_best = max(method.robust_best, stronger)
-    if trained - stronger <= GAP or stronger >= method.robust_best / 2:
+    if stronger >= method.robust_best / 2:
+        return None
+    trained = accuracy_under_attack(method, lesson, method.attack, steps)
+    if trained - stronger <= GAP:
         return None
     method.attack_steps_now = 2 * steps
     said = (
