@@ -86,7 +86,7 @@ def values_of(thing: Callable[..., Any]) -> dict[str, Value]:
     ('λ', 0.1)
     """
     comments = dict(re.findall(r"^\s+(\w+)[:=].*?#\s*(.*)$", _source(thing), re.MULTILINE))
-    found = {}
+    found: dict[str, Value] = {}
     for parameter in _signature(thing).parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD:
             found |= _handed_on(thing, parameter.annotation)
