@@ -368,6 +368,10 @@ def test_it_sees_a_collapse_says_so_and_takes_more_steps(monkeypatch: pytest.Mon
     assert "task 1, epoch 2" in said.texts[0]
     assert "(1 step) 70 %" in said.texts[0]
     assert "goes on with 2 steps" in said.texts[0]
+    forwards: list[Any] = []
+    method.net.backbone.register_forward_pre_hook(lambda *args: forwards.append(args))
+    method.attacked(mixed(lesson))
+    assert len(forwards) == 8
 
 
 @pytest.mark.parametrize(
