@@ -417,6 +417,19 @@ def test_it_costs_nothing_where_it_is_not_wanted(values: dict[str, Any], monkeyp
     assert asked == []
 
 
+def test_what_it_draws_depends_on_the_seed_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[float] = []
+    monkeypatch.setattr(loop, "guard", lambda *_: drawn.append(float(torch.rand(()))))
+    for outside in (1, 2):
+        method = make("pat", "mlp")
+        (lesson,) = method.lessons(synthetic(seed=1, tasks=1))
+        torch.manual_seed(outside)
+        fit(method, lesson, replace(PLAN, epochs=2), 1)
+        assert torch.initial_seed() == outside
+    assert drawn[:2] == drawn[2:]
+    assert drawn[0] != drawn[1]
+
+
 def test_it_measures_validation_images_under_attack_and_changes_nothing() -> None:
     method = FineTune(network(), attack=STRENGTH)
     given = Lesson(0, parts())
@@ -427,7 +440,9 @@ def test_it_measures_validation_images_under_attack_and_changes_nothing() -> Non
             for part in given.parts
             for x, y in part.valid.batches(64)
         )
-    torch.manual_seed(0)
+    modes: list[bool] = []
+    method.train().net.backbone.register_forward_pre_hook(lambda net, _: modes.append(net.training))
     assert guard.accuracy_under_attack(method, given, 1e-9, 1) == pytest.approx(100 * clean / 24)
+    assert set(modes) == {False}
     assert guard.accuracy_under_attack(method, given, 0.5, 5) < 100 * clean / 24 - 10
     assert equal(before, method.state_dict())
