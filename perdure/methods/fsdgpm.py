@@ -48,13 +48,11 @@ class FSDGPM(GPM):
     ) -> None:
         super().__init__(net, threshold=threshold, threshold_step=threshold_step, samples=samples, **shared)
         self.look_ahead = look_ahead
-        self.soft_rate = soft_rate
-        self.soft_momentum = soft_momentum
+        self.soft_rate, self.soft_momentum = soft_rate, soft_momentum
         self.sharpness = sharpness
         self.limit = limit
         self.pieces = pieces
-        self.second_order = second_order
-        self.learn_norms = learn_norms
+        self.second_order, self.learn_norms = second_order, learn_norms
         self.variant = variant
         self.replay = ReservoirBuffer(memory, scaled=self.attack is not None)
         self.importance, self.velocity = TensorBank(), TensorBank()  # λ and its momentum, by layer
