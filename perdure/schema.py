@@ -85,7 +85,7 @@ def values_of(thing: Callable[..., Any]) -> dict[str, Value]:
     >>> values_of(RCL)["mix_weight"].symbol, values_of(RCL)["mix_weight"].default
     ('λ', 0.1)
     """
-    comments = dict(re.findall(r"^\s+(\w+)[:=].*?#\s*(.*)$", _source(thing), re.MULTILINE))
+    comments = dict(re.findall(r"^\s+(\w+)[:=].*?#\s*(.*)$", _source(next(iter(_makers(thing)), thing)), re.MULTILINE))
     found: dict[str, Value] = {}
     for parameter in _signature(thing).parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD:
@@ -101,10 +101,14 @@ def values_of(thing: Callable[..., Any]) -> dict[str, Value]:
 def _handed_on(thing: Any, annotation: Any) -> dict[str, Value]:
     if get_origin(annotation) is not Unpack:
         return {}
-    own = next(cls for cls in thing.__mro__ if "__init__" in vars(cls))
-    base = next(cls for cls in thing.__mro__[thing.__mro__.index(own) + 1 :] if "__init__" in vars(cls))
+    _, base, *_ = _makers(thing)
     known = values_of(base)
     return {name: known[name] for name in get_type_hints(get_args(annotation)[0])}
+
+
+def _makers(thing: Any) -> list[Any]:
+    """Of a class, those among it and what it builds on that have an `__init__` of their own."""
+    return [cls for cls in getattr(thing, "__mro__", ()) if "__init__" in vars(cls)]
 
 
 def _source(thing: Callable[..., Any]) -> str:
