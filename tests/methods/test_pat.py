@@ -287,7 +287,11 @@ def test_a_specification_says_only_what_is_attacked(name: str) -> None:
     assert len(digests) == 3
 
 
-def test_a_method_of_the_users_own_without_these_values_is_read_back_without_them() -> None:
+def test_a_method_of_the_users_own_without_these_values_is_read_back_without_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(registry.methods, "_own", {})  # it is forgotten afterwards
+
     class Plain(Method):
         def __init__(self, net: Network) -> None:
             super().__init__(net)
