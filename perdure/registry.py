@@ -81,6 +81,10 @@ class Registry:
     def __contains__(self, name: object) -> bool:
         return name in self.entries()
 
+    def ships(self, name: str) -> bool:
+        """Whether it is perdure's own."""
+        return name in self._shipped
+
     def find(self, name: str) -> "Entry | OwnEntry":
         known = self.entries()
         if name not in known:
@@ -319,6 +323,7 @@ methods = Registry(
         "agem": Entry("perdure.methods.agem:AGEM", "averaged gradient episodic memory (Chaudhry et al. 2019)"),
         "owm": Entry("perdure.methods.owm:OWM", "orthogonal weights modification (Zeng et al. 2019)"),
         "gpm": Entry("perdure.methods.gpm:GPM", "gradient projection memory (Saha et al. 2021)"),
+        "pat": Entry("perdure.methods.pat:PAT", "projected adversarial training: GPM on attacked images"),
         "sgp": Entry("perdure.methods.sgp:SGP", "scaled gradient projection (Saha and Roy 2023)"),
         "trgp": Entry("perdure.methods.trgp:TRGP", "trust region gradient projection (Lin et al. 2022)"),
         "fsdgpm": Entry("perdure.methods.fsdgpm:FSDGPM", "flattened, dynamic gradient projection (Deng et al. 2021)"),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, wraps
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, Unpack, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, create_model
@@ -55,6 +55,7 @@ Share = Annotated[float, Limits(ge=0, le=1)]
 Weight = Annotated[float, Limits(ge=0)]
 Positive = Annotated[float, Limits(gt=0)]
 Count = Annotated[int, Limits(ge=1)]
+Strength = Annotated[float, Limits(gt=0, le=1, about="a number > 0 and ≤ 1, in pixels of 0 … 1, such as 4/255")]
 Bytes = Annotated[int, Limits(ge=1, about="a number of bytes (500000, 512KB, 64MB, 1GB)"), SizeInWords()]
 Variant = Literal["released", "paper"]  # where the paper's equations and the released code differ
 Reading = Literal["intended", "released"]  # where the released code has a slip
@@ -77,21 +78,37 @@ class Value:
 
 @cache
 def values_of(thing: Callable[..., Any]) -> dict[str, Value]:
-    """The values a thing takes, in order.
+    """The values a thing takes, in order. Those that it takes as `**shared: Unpack[…]`, to hand them on, are explained
+    where a class that it builds on lists them.
 
     >>> from perdure.methods.rcl import RCL
     >>> values_of(RCL)["mix_weight"].symbol, values_of(RCL)["mix_weight"].default
     ('λ', 0.1)
     """
-    comments = dict(re.findall(r"^\s+(\w+)[:=].*?#\s*(.*)$", _source(thing), re.MULTILINE))
-    found = {}
+    comments = dict(re.findall(r"^\s+(\w+)[:=].*?#\s*(.*)$", _source(next(iter(_makers(thing)), thing)), re.MULTILINE))
+    found: dict[str, Value] = {}
     for parameter in _signature(thing).parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            found |= _handed_on(thing, parameter.annotation)
         if parameter.kind is not parameter.KEYWORD_ONLY:
             continue
         kind = Any if parameter.annotation is parameter.empty else parameter.annotation
         symbol, about = _symbol(comments.get(parameter.name, ""))
         found[parameter.name] = Value(parameter.name, kind, parameter.default, symbol, about)
     return found
+
+
+def _handed_on(thing: Any, annotation: Any) -> dict[str, Value]:
+    if get_origin(annotation) is not Unpack:
+        return {}
+    _, base, *_ = _makers(thing)
+    known = values_of(base)
+    return {name: known[name] for name in get_type_hints(get_args(annotation)[0])}
+
+
+def _makers(thing: Any) -> list[Any]:
+    """Of a class, those among it and what it builds on that have an `__init__` of their own."""
+    return [cls for cls in getattr(thing, "__mro__", ()) if "__init__" in vars(cls)]
 
 
 def _source(thing: Callable[..., Any]) -> str:
@@ -165,7 +182,7 @@ def checks_values(kind: str, init: Callable[..., None]) -> Callable[..., None]:
     """An `__init__` whose values are checked as those of the command line are, with the same messages."""
     parameters = inspect.signature(init).parameters.values()
     others = {p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD}  # such as `net`
-    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    open_ended = any(p.kind is p.VAR_KEYWORD and get_origin(p.annotation) is not Unpack for p in parameters)
 
     @wraps(init)
     def checked_init(self: Any, *args: Any, **given: Any) -> None:

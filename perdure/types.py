@@ -19,11 +19,34 @@ TaskIds = int | Tensor
 
 
 @dataclass(frozen=True)
+class PixelScale:
+    """How normalized images are made of pixels in [0, 1] and read as such: x = (pixels − mean) / std.
+
+    Both are shaped to broadcast over images (1 or n, 1 or channels, 1, 1), one row for each where tasks are mixed.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def normalize(self, pixels: Tensor) -> Tensor:
+        return (pixels - self.mean) / self.std
+
+    def pixels(self, x: Tensor) -> Tensor:
+        return x * self.std + self.mean
+
+    def rows(self, like: Tensor) -> "PixelScale":
+        """With a row for each of these images, and a column for each channel."""
+        shape = *like.shape[:2], 1, 1
+        return PixelScale(self.mean.expand(shape), self.std.expand(shape))
+
+
+@dataclass(frozen=True)
 class Batch:
     x: Tensor  # (n, channels, height, width), normalized
     y: Tensor  # (n,) int64, counted from 0 within its task
     task: TaskIds
-    original: Tensor | None = None  # x without augmentation, where it has one
+    original: Tensor | None = None  # x as the data have it, where augmentation or an attack has changed it
+    pixels: PixelScale | None = None  # of its task or tasks, where that is known
 
     def __len__(self) -> int:
         return len(self.y)
@@ -55,15 +78,12 @@ class Split:
         return found.float().div_(255) if found.dtype == torch.uint8 else found
 
     def normalize(self, pixels: Tensor) -> Tensor:
-        return (pixels - self._channel(self.mean, pixels)) / self.scale(pixels)
+        return self.scale(pixels).normalize(pixels)
 
-    def scale(self, like: Tensor) -> Tensor:
-        """Pixels per unit of the normalized image, shaped to broadcast over images."""
-        return self._channel(self.std, like)
-
-    @staticmethod
-    def _channel(values: tuple[float, ...], like: Tensor) -> Tensor:
-        return torch.tensor(values, dtype=like.dtype, device=like.device).view(1, -1, 1, 1)
+    def scale(self, like: Tensor) -> PixelScale:
+        """Between pixels and normalized images, of their type and on their device."""
+        mean, std = (torch.tensor(v, dtype=like.dtype, device=like.device) for v in (self.mean, self.std))
+        return PixelScale(mean.view(1, -1, 1, 1), std.view(1, -1, 1, 1))
 
     def batches(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """All samples, normalized, in the same batches every time, so that the same weights always give the same
@@ -189,22 +209,25 @@ class Lesson:
         return self._gather(torch.randperm(len(self))[:size])
 
     def _gather(self, rows: Tensor, augment: Callable[[Tensor], Tensor] | None = None) -> Batch:
-        tasks, xs, ys, changed, first = [], [], [], [], 0
+        tasks, xs, ys, scales, changed, first = [], [], [], [], [], 0
         for part in self.parts:
             own = rows[(rows >= first) & (rows < first + len(part.train))] - first
             first += len(part.train)
             if len(own):
                 own = own.to(part.train.y.device)
                 pixels = part.train.pixels(own)
+                scale = part.train.scale(pixels)
                 tasks.append(part.task)
-                xs.append(part.train.normalize(pixels))
+                xs.append(scale.normalize(pixels))
                 ys.append(part.train.y[own])
+                scales.append(scale if len(self.parts) == 1 else scale.rows(pixels))
                 if augment is not None:
-                    changed.append(part.train.normalize(augment(pixels)))
+                    changed.append(scale.normalize(augment(pixels)))
         task = tasks[0] if len(tasks) == 1 else torch.tensor(tasks).repeat_interleave(torch.tensor([*map(len, ys)]))
+        scale = PixelScale(_joined([one.mean for one in scales]), _joined([one.std for one in scales]))
         if augment is None:
-            return Batch(_joined(xs), _joined(ys), task)
-        return Batch(_joined(changed), _joined(ys), task, _joined(xs))
+            return Batch(_joined(xs), _joined(ys), task, pixels=scale)
+        return Batch(_joined(changed), _joined(ys), task, _joined(xs), scale)
 
 
 def _joined(parts: list[Tensor]) -> Tensor:

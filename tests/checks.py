@@ -38,6 +38,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
     "agem": ({"memory": 40, "replay_batch": 16}, {"memory": 0}),
     "owm": ({}, {"regularizer": 1e12}),  # so stiff that the projectors stay identities
     "gpm": ({}, {"threshold": 0.0, "threshold_step": 0.0}),
+    "pat": ({}, {"threshold": 0.0, "threshold_step": 0.0, "attack": None}),
     "sgp": ({}, {"threshold": 0.0, "threshold_step": 0.0}),
     "trgp": ({"threshold": 0.9}, {"trust": 1.0, "threshold": 0.0, "threshold_step": 0.0}),
     "fsdgpm": ({"memory": 40, "samples": 30}, {"memory": 1}),
@@ -228,7 +229,7 @@ def shared_weights(method: Method) -> dict[str, Tensor]:
 # dropout and with running statistics; what stands for the gradients of training is taken as those are.
 MODES: dict[str, tuple[set[bool], set[bool]]] = {
     **dict.fromkeys(METHODS, (set(), set())),
-    **dict.fromkeys(("gpm", "sgp", "dfgp", "rcl", "fsdgpm"), (set(), {False})),
+    **dict.fromkeys(("gpm", "pat", "sgp", "dfgp", "rcl", "fsdgpm"), (set(), {False})),
     "trgp": ({False}, {False}),
     "api": ({True, False}, {False}),  # retain ratios, then inputs of the layers that grow
     "ewc": (set(), {True}),

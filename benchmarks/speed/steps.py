@@ -8,6 +8,7 @@ from .turns import Bench, Times, alternate, ratio
 PASSES: dict[str, Sequence[Pass]] = {  # what a step must compute; methods not named: one pass over the batch
     "er": [(2 * BATCH, False)],
     "agem": [(BATCH, False)] * 2,
+    "pat": [(BATCH, False)] * 2,  # one to attack the batch
     "fsdgpm": [(BATCH // 2, False), (2 * BATCH, False)] * 2,
     "dfgp": [(2 * BATCH, False)] * 2,
     "rcl shared": [(2 * BATCH, False)] * 2,

@@ -94,7 +94,7 @@ def step_of(method: Method, stream: Stream, images: int = BATCH) -> Work:
     batch = next(lesson_of(stream, 1).batches(images, generator(1, "step")))
     sgd = SGD(method.trainable(), 0.0)
     method.train()
-    return lambda: sgd.step(method.gradient(batch), RATE)
+    return lambda: sgd.step(method.gradient(method.attacked(batch)), RATE)
 
 
 def bare_passes(stream: Stream, passes: Sequence[Pass]) -> Work:

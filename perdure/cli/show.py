@@ -264,7 +264,7 @@ def _method_on(name: str, on: str) -> Description:
     columns = ("name", "symbol", "value", "source", "meaning")
     tables = [
         _table(
-            title, [(key, v["symbol"], str(v["value"]), v["source"], v["about"]) for key, v in rows.items()], columns
+            title, [(key, v["symbol"], _said(v["value"]), v["source"], v["about"]) for key, v in rows.items()], columns
         )
         for title, rows in (("values (--set name=value)", values), ("plan (--plan name=value)", plan))
         if rows
@@ -272,8 +272,20 @@ def _method_on(name: str, on: str) -> Description:
     return content, f"as on {on}; network {network['value']} ({network['source']})", tables
 
 
+def _said(value: Any) -> str:
+    """A value as one would give it: strengths of attacks are 255ths.
+
+    >>> _said(4 / 255), _said(0.2), _said(None)
+    ('4/255', '0.2', 'None')
+    """
+    levels = 255 * value if isinstance(value, float) and len(str(value)) > 10 else 0.5
+    return f"{round(levels)}/255" if abs(levels - round(levels)) < 1e-9 else str(value)
+
+
 def _method_tables(content: dict[str, Any]) -> list[Table]:
-    values = [(name, v["symbol"], str(v["default"]), v["allowed"], v["about"]) for name, v in content["values"].items()]
+    values = [
+        (name, v["symbol"], _said(v["default"]), v["allowed"], v["about"]) for name, v in content["values"].items()
+    ]
     sources = []
     for benchmark, preset in content["presets"].items():
         rows = {"network": preset["network"], **preset["plan"], **preset["values"]}

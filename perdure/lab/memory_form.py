@@ -20,6 +20,7 @@ from perdure.methods.fsdgpm import FSDGPM
 from perdure.methods.gpm import GPM
 from perdure.methods.method import Method
 from perdure.methods.owm import OWM
+from perdure.methods.pat import PAT
 from perdure.methods.rcl import RCL
 from perdure.methods.sgp import SGP
 from perdure.methods.trgp import TRGP
@@ -48,6 +49,12 @@ class MemoryForm:
             known = len(key) == 2 and key[0].isascii() and key[0].isdecimal() and int(key[0]) < len(self.net.heads)
             _require(known and key[1] in buffers, f"statistics {name}")
             self.tensor(f"statistics {name}", kept, *buffers[key[1]].shape, dtype=buffers[key[1]].dtype)
+
+    def attack(self, method: Method) -> None:
+        """What the guard over training by attacks has seen."""
+        _count("attack_steps_now", method.attack_steps_now, method.attack_steps)
+        _number("robust_best", method.robust_best)
+        _require(all(isinstance(said, str) for said in method.cautions), "cautions")
 
     def inputs(self, layer: str) -> int:
         """How many a row of a layer's weight has; none of a layer that is not there."""
@@ -165,12 +172,16 @@ class MemoryForm:
         """Images with labels that the heads of their tasks have."""
         if not len(buffer):
             return
-        _require({*buffer} - {"seen"} == {"x", "y", "task"}, "names in the replay buffer")
+        scales = ("mean", "std") if buffer.scaled else ()
+        _require({*buffer} - {"seen"} == {"x", "y", "task", *scales}, "names in the replay buffer")
         images, count = buffer["x"], buffer["y"].numel()
         _require(images.ndim == 4 and count <= buffer.capacity, "size of the replay buffer")
         self.tensor("replayed images", images, count, *(self.shape or images.shape[1:]))
         for name in ("y", "task"):
             self.tensor(f"{name} of replayed images", buffer[name], count, dtype=torch.int64)
+        for name in scales:
+            self.tensor(f"{name} of replayed images", buffer[name], count, images.shape[1])
+        _require(not scales or bool((buffer["std"] > 0).all()), "std of replayed images")
         for task, label in set(zip(buffer["task"].tolist(), buffer["y"].tolist(), strict=True)):
             known = 0 <= task < len(self.net.heads) and 0 <= label < len(self.weights[f"heads.{task}.weight"])
             _require(known, "labels of replayed images")
@@ -182,6 +193,7 @@ class MemoryForm:
 FORMS: dict[type[Method], Callable[[MemoryForm, Any], None]] = {
     GPM: MemoryForm.gpm,
     DFGP: MemoryForm.gpm,
+    PAT: MemoryForm.gpm,
     RCL: MemoryForm.rcl,
     FSDGPM: MemoryForm.fsdgpm,
     SGP: MemoryForm.sgp,
@@ -198,6 +210,7 @@ def check_memory(method: Method, *, learning: bool, shape: tuple[int, int, int] 
     """Whether what a method remembers fits its network, in the middle of a lesson (`learning`) or after one."""
     checking = MemoryForm(method, learning, shape)
     checking.statistics()
+    checking.attack(method)
     if (form := FORMS.get(type(method))) is not None:
         form(checking, method)
 

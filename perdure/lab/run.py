@@ -231,7 +231,7 @@ def _train(
     # Without times, so that the same run always leaves the same bytes.
     checkpoint.save(path / "model.safetensors", path.name, method, Learned(learned.matrix))
     store.write_lines(path / "epochs.jsonl", (asdict(epoch) for epoch in learned.epochs))
-    record = {**summary(spec, stream, method, learned), "cautions": warnings}
+    record = {**summary(spec, stream, method, learned), "cautions": [*warnings, *method.cautions]}
     record = store.finish(path, record)
     checkpoint.discard(path / "checkpoint")
     return record

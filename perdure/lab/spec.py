@@ -33,6 +33,8 @@ PLAN_ALIASES = {
     "scheduler": "schedule",
 }
 FORMAT = 4  # rises when the same spec would give other numbers
+UNATTACKED = {"attack": None, "attack_steps": 1, "attack_guard": True}  # of all methods, before there were such values
+ATTACKING = ("pat",)  # methods that came with them
 REVISED = ("ewc", "owm")  # methods with other numbers since, but only where the validation loss decides
 
 
@@ -183,18 +185,19 @@ def _before(content: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     }
     by_benchmark = {"cifar100": {"order": "index"}}
     return {
-        "values": by_method.get(content["method"], {}),
+        "values": {**by_method.get(content["method"], {}), **({} if content["method"] in ATTACKING else UNATTACKED)},
         "settings": by_benchmark.get(content["benchmark"], {}),
     }
 
 
 def complete(content: Mapping[str, Any]) -> dict[str, Any]:
-    """What `plain` made, or a record, with what was left out."""
-    later = {option.name: option.default for option in fields(Plan) if option.name in ADDED}
-    return {
-        **content,
-        **{part: {**known, **content[part]} for part, known in {**_before(content), "plan": later}.items()},
-    }
+    """What `plain` made, or a record, with what was left out; a method of the user's own may not take what all of
+    perdure's do."""
+    before = _before(content)
+    if not registry.methods.ships(content["method"]):
+        before["values"] = {}
+    before["plan"] = {option.name: option.default for option in fields(Plan) if option.name in ADDED}
+    return {**content, **{part: {**known, **content[part]} for part, known in before.items()}}
 
 
 def usual(content: Mapping[str, Any]) -> RunSpec:

@@ -85,7 +85,7 @@ def _sum(tensor: Tensor) -> int:
 
 def attributes_of(method: Method) -> dict[str, Any]:
     """What a method must remember besides its tensors."""
-    return {name: getattr(method, name) for name in method.state_attributes}
+    return {name: getattr(method, name) for name in method.remembered()}
 
 
 def restore_method(
@@ -103,7 +103,7 @@ def restore_method(
     device = next(method.parameters()).device
     method.load_state_dict(state)
     for name, value in remembered.items():  # what the method declares, and nothing else, of the kind it had
-        if name not in method.state_attributes or not alike(getattr(method, name), value):
+        if name not in method.remembered() or not alike(getattr(method, name), value):
             raise ValueError(f"remembered {name}")
         setattr(method, name, tuple(value) if isinstance(value, list) else value)
     for name, tensor in method.state_dict().items():  # loaded, they have their own type, whatever the file has

@@ -1,8 +1,9 @@
 """Replay buffers: images of past tasks.
 
 Images are held as the batches bring them: normalized, in the floating-point type of training, so that a replayed image
-is the same to the bit. As uint8 pixels they would take a quarter of the bytes. Where batches are augmented, originals
-are held: one random crop of an image would else stand for it for good, in replay and in bases.
+is the same to the bit. As uint8 pixels they would take a quarter of the bytes. Where batches are augmented or attacked,
+originals are held: one random crop of an image would else stand for it for good, in replay and in bases. A buffer whose
+images are going to be attacked again holds the pixel scale of each beside it.
 """
 
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from perdure.memory.bank import TensorBank
 from perdure.schema import Limits
-from perdure.types import Batch
+from perdure.types import Batch, PixelScale
 
 Capacity = Annotated[int, Limits(ge=0)]
 """How many images a buffer holds. 0 switches it off."""
@@ -43,11 +44,12 @@ def reservoir_slot(seen: int, capacity: int, draw: Callable[[int], int]) -> int 
 
 
 class ReplayBuffer(TensorBank):
-    """Images x (n, …), labels y (n,) and tasks (n,) of the past, n ≤ capacity."""
+    """Images x (n, …), labels y (n,) and tasks (n,) of the past, n ≤ capacity; if `scaled`, also the mean and std
+    (n, channels) of their pixels."""
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, scaled: bool = False) -> None:
         super().__init__()
-        self.capacity = capacity
+        self.capacity, self.scaled = capacity, scaled
 
     @property
     def held(self) -> int:
@@ -56,7 +58,7 @@ class ReplayBuffer(TensorBank):
     def sample(self, size: int) -> Batch:
         """Up to `size` of the images held, all equally likely, none twice, drawn by torch's global generator."""
         rows = torch.randperm(self.held)[:size].to(self["y"].device)
-        return Batch(self["x"][rows], self["y"][rows], self["task"][rows].cpu())
+        return Batch(self["x"][rows], self["y"][rows], self["task"][rows].cpu(), pixels=self._scale(rows))
 
     def sample_of_one_task(self, size: int) -> Batch:
         """The same of one task, which is drawn as often as it has images. A task with a single image, which has no
@@ -67,7 +69,7 @@ class ReplayBuffer(TensorBank):
         task = int(tasks[among[torch.randint(len(among), ())]])
         rows = (tasks == task).nonzero()[:, 0]
         rows = rows[torch.randperm(len(rows))[:size].to(rows.device)]
-        return Batch(self["x"][rows], self["y"][rows], task)
+        return Batch(self["x"][rows], self["y"][rows], task, pixels=self._scale(rows))
 
     def counts(self) -> list[int]:
         """How many images are held of each task."""
@@ -77,12 +79,21 @@ class ReplayBuffer(TensorBank):
     def _append(self, batch: Batch) -> None:
         images = batch.x if batch.original is None else batch.original
         new = {"x": images, "y": batch.y, "task": _tasks(batch).to(batch.y.device)}
+        if self.scaled:
+            assert batch.pixels is not None  # or it could not have been attacked
+            scale = batch.pixels.rows(images)
+            new |= {"mean": scale.mean.flatten(1), "std": scale.std.flatten(1)}
         for name, values in new.items():
             self[name] = torch.cat([self[name], values]) if name in self else values.clone()
 
     def _keep(self, rows: Tensor) -> None:
-        for name in ("x", "y", "task"):
+        for name in ("x", "y", "task", *(("mean", "std") if self.scaled else ())):
             self[name] = self[name][rows]
+
+    def _scale(self, rows: Tensor) -> PixelScale | None:
+        if not self.scaled:
+            return None
+        return PixelScale(self["mean"][rows][:, :, None, None], self["std"][rows][:, :, None, None])
 
 
 class ReservoirBuffer(ReplayBuffer):

@@ -4,13 +4,13 @@ Some images of every past task are kept. Where a step would raise their loss, th
 taken out.
 """
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor
 
 from perdure.memory.replay_buffer import Capacity, TaskBuffer
-from perdure.methods.method import Method, Need
+from perdure.methods.method import Method, Need, Shared
 from perdure.nets.network import Network
 from perdure.ops.gradients import add, dot, is_async
 from perdure.schema import Count
@@ -26,9 +26,10 @@ class AGEM(Method):
         *,
         memory: Capacity = 2000,  # M: images held, the same number of each past task; 0 is plain SGD
         replay_batch: Count = 64,  # images drawn from them for each batch; the authors' code has 256
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(net)
-        self.memory = TaskBuffer(memory)
+        super().__init__(net, **shared)
+        self.memory = TaskBuffer(memory, scaled=self.attack is not None)
         self.replay_batch = replay_batch
         # steps that met the memory, and those of them that conflicted
         self.tally: Tensor
@@ -39,7 +40,8 @@ class AGEM(Method):
         gradient = super().gradient(batch)
         if not self.memory.held:
             return gradient
-        projected, conflict = agem_project(gradient, super().gradient(self.memory.sample(self.replay_batch)))
+        old = self.attacked(self.memory.sample(self.replay_batch))
+        projected, conflict = agem_project(gradient, super().gradient(old))
         self.tally += torch.stack([torch.ones_like(conflict), conflict])
         return projected
 

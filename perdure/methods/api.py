@@ -4,7 +4,7 @@ Project gradients away from what old tasks use, as GPM does. Before each new tas
 left; a layer with too little gets new inputs, learned mixtures of those it has, whose weights no old task knows.
 """
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from perdure.memory.bank import TensorBank
 from perdure.memory.gradient_memory import DualMemory
 from perdure.methods.gpm import GPM
+from perdure.methods.method import Shared
 from perdure.nets.network import Network
 from perdure.ops.expansion import effective, expansion, fresh_columns, patch_norms, retain_ratio, transform, transformed
 from perdure.ops.gradients import Projection, grad
@@ -37,8 +38,9 @@ class API(GPM):
         floor: Share = 0.5,  # ρ: a layer grows if the projection leaves less than this share of its gradient's length
         growth: Weight = 10.0,  # K: new inputs of a layer for each unit that its share falls short of ρ
         variant: Reading = "released",  # intended: what no sample of the first task showed stays free, too
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(net, threshold=threshold, threshold_step=threshold_step, samples=samples)
+        super().__init__(net, threshold=threshold, threshold_step=threshold_step, samples=samples, **shared)
         self.variant = variant
         self.memory = DualMemory(thin=variant == "released")
         self.floor = floor

@@ -5,12 +5,13 @@ there, where only flat minima look good; project it away from what old tasks use
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Unpack
 
 import torch
 from torch import Tensor
 
 from perdure.methods.gpm import GPM
+from perdure.methods.method import Shared
 from perdure.nets.network import Network, Output
 from perdure.ops.gradients import ascent_grad, grad, perturb
 from perdure.ops.losses import cross_entropy, mixed_cross_entropy, released_mixed_cross_entropy
@@ -43,9 +44,16 @@ class DFGP(GPM):
         radius: Weight = 0.05,  # ρ: size of the worst-case steps of weights and mixing
         variant: Variant = "released",  # where paper and released code differ, which to follow
         budget: Bytes | None = None,  # most bytes of bases; none sets no limit
+        **shared: Unpack[Shared],
     ) -> None:
         super().__init__(
-            net, threshold=threshold, threshold_step=threshold_step, samples=samples, variant=variant, budget=budget
+            net,
+            threshold=threshold,
+            threshold_step=threshold_step,
+            samples=samples,
+            variant=variant,
+            budget=budget,
+            **shared,
         )
         self.concentration = concentration
         self.mix_weight = mix_weight

@@ -4,12 +4,12 @@ A memory holds a uniform sample of all images seen. Each batch is joined by as m
 through the network at once.
 """
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Unpack
 
 from torch import Tensor
 
 from perdure.memory.replay_buffer import Capacity, ReservoirBuffer, join
-from perdure.methods.method import Method, Need
+from perdure.methods.method import Method, Need, Shared
 from perdure.nets.network import Network
 from perdure.ops.gradients import clip, grad
 from perdure.schema import Count, Positive
@@ -28,9 +28,10 @@ class ER(Method):
         replay_batch: Count = 64,  # images drawn from them for each batch
         batches: Literal["mixed", "apart"] = "mixed",  # old images with the new ones, or a batch of one past task
         clip: Positive | None = None,  # longest gradient; none leaves it as it is
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(net)
-        self.memory = ReservoirBuffer(memory)
+        super().__init__(net, **shared)
+        self.memory = ReservoirBuffer(memory, scaled=self.attack is not None)
         self.replay_batch = replay_batch
         self.batches = batches
         self.clip = clip
@@ -52,8 +53,8 @@ class ER(Method):
         if not self.memory.held:
             return self.loss(batch)
         if self.batches == "mixed":
-            return self.loss(join(batch, self.memory.sample(self.replay_batch)))
-        old = self.memory.sample_of_one_task(self.replay_batch)
+            return self.loss(join(batch, self.attacked(self.memory.sample(self.replay_batch))))
+        old = self.attacked(self.memory.sample_of_one_task(self.replay_batch))
         return (len(batch) * self.loss(batch) + len(old) * self.loss(old)) / (len(batch) + len(old))
 
     def needs(self) -> frozenset[Need]:

@@ -4,10 +4,10 @@ Weights that matter to old tasks are tied to their old values by springs. How mu
 diagonal of the Fisher information: the squared gradients of the loss where a task has just been learned.
 """
 
-from typing import Any
+from typing import Any, Unpack
 
 from perdure.memory.bank import TensorBank
-from perdure.methods.method import Method
+from perdure.methods.method import Method, Shared
 from perdure.nets.network import Network
 from perdure.ops.fisher import add_ewc_gradient, diagonal_fisher, ewc_penalty, merge
 from perdure.ops.gradients import clip, grad
@@ -23,8 +23,9 @@ class EWC(Method):
         coefficient: Weight = 5000.0,  # λ: stiffness of the springs
         clip: Positive | None = 100.0,  # longest gradient, springs included; none leaves it as it is
         fisher_batch: Count = 20,  # images per squared gradient; 1 is the textbook's Fisher, in another scale
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(net)
+        super().__init__(net, **shared)
         self.coefficient = coefficient
         self.clip = clip
         self.fisher_batch = fisher_batch

@@ -5,7 +5,7 @@ old tasks end in flat places; the same gradient teaches each direction how impor
 from the directions, from each as much as it is important.
 """
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from torch import Tensor
 from perdure.memory.bank import TensorBank
 from perdure.memory.replay_buffer import Capacity, ReservoirBuffer, join
 from perdure.methods.gpm import GPM
-from perdure.methods.method import Need
+from perdure.methods.method import Need, Shared
 from perdure.nets.network import Network
 from perdure.ops.gradients import ascent_grad, clip, grad
 from perdure.ops.soft_projection import parts_inside
@@ -44,18 +44,17 @@ class FSDGPM(GPM):
         second_order: bool = True,  # whether the gradient knows how the steps uphill depend on the weights
         learn_norms: bool = False,  # whether biases and batch norms learn on after the first task, as released
         variant: Reading = "released",  # λ loses its optimizer after one step and stays at 1; intended: it does not
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(net, threshold=threshold, threshold_step=threshold_step, samples=samples)
+        super().__init__(net, threshold=threshold, threshold_step=threshold_step, samples=samples, **shared)
         self.look_ahead = look_ahead
-        self.soft_rate = soft_rate
-        self.soft_momentum = soft_momentum
+        self.soft_rate, self.soft_momentum = soft_rate, soft_momentum
         self.sharpness = sharpness
         self.limit = limit
         self.pieces = pieces
-        self.second_order = second_order
-        self.learn_norms = learn_norms
+        self.second_order, self.learn_norms = second_order, learn_norms
         self.variant = variant
-        self.replay = ReservoirBuffer(memory)
+        self.replay = ReservoirBuffer(memory, scaled=self.attack is not None)
         self.importance, self.velocity = TensorBank(), TensorBank()  # λ and its momentum, by layer
         self.lr_scale, self.filling, self.attached = 1.0, False, True
 
@@ -76,7 +75,7 @@ class FSDGPM(GPM):
     def gradient(self, batch: Batch) -> Gradient:
         weights = self.trainable()
         importance = {layer: values.detach().requires_grad_() for layer, values in self.importance.items()}
-        joint = join(batch, self.replay.sample(len(batch))) if self.replay.held else batch
+        joint = join(batch, self.attacked(self.replay.sample(len(batch)))) if self.replay.held else batch
         loss = torch.stack(self.losses_uphill(batch, joint, importance)).mean()
         gradient = grad(loss, {**weights, **{f"λ {layer}": values for layer, values in importance.items()}})
         importance_grad = {layer: gradient.pop(f"λ {layer}") for layer in importance}

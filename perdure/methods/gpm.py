@@ -5,14 +5,14 @@ projected away from them, so that the layer's answer to old inputs stays as it w
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor
 
 from perdure.memory.budget import extend_within, protected
 from perdure.memory.gradient_memory import GradientMemory
-from perdure.methods.method import Method
+from perdure.methods.method import Method, Shared
 from perdure.nets.network import Network
 from perdure.ops.gradients import Projection, project, projected_grad
 from perdure.ops.layers import Kind, layer_inputs, representations
@@ -35,8 +35,9 @@ class GPM(Method):
         samples: Count = 125,  # n: training images whose layer inputs are remembered
         variant: Variant = "released",  # where paper and released code differ, which to follow
         budget: Bytes | None = None,  # most bytes of bases; none sets no limit
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(net)
+        super().__init__(net, **shared)
         self.threshold = threshold
         self.threshold_step = threshold_step
         self.samples = samples

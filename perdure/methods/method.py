@@ -1,20 +1,32 @@
 """What a method is: an answer to the question *which gradient for this batch?*"""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, ClassVar, Literal
+from dataclasses import replace
+from typing import Any, ClassVar, Literal, TypedDict
 
+import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from perdure.errors import WrongValue
 from perdure.nets.network import Network, Output
+from perdure.ops.attacks import Ball, PixelClassifier, training_attack
 from perdure.ops.gradients import grad
 from perdure.ops.layers import Kind, Layer
 from perdure.ops.losses import cross_entropy
-from perdure.schema import checks_values, documented
-from perdure.types import Batch, EpochStart, Gradient, Lesson, Part, Task, TaskIds, Weights
+from perdure.schema import Count, Strength, checks_values, documented
+from perdure.types import Batch, EpochStart, Gradient, Lesson, Part, PixelScale, Task, TaskIds, Weights
 
 Need = Literal["task-identity", "stored-data"]
 """What a method may need in use: to be told which task an image belongs to; to keep training images of old tasks."""
+
+
+class Shared(TypedDict, total=False):
+    """The values that every method takes: `**shared: Unpack[Shared]`, handed on to `Method`, which explains them."""
+
+    attack: Strength | None
+    attack_steps: Count
+    attack_guard: bool
 
 
 class Method(nn.Module):
@@ -26,7 +38,7 @@ class Method(nn.Module):
 
     protects: ClassVar[tuple[Kind, ...]] = ()  # kinds of layers whose inputs it remembers, to keep old answers
     may_need: ClassVar[frozenset[Need]] = frozenset({"task-identity"})
-    state_attributes: ClassVar[tuple[str, ...]] = ()  # besides tensors, what a checkpoint within a lesson must hold
+    state_attributes: ClassVar[tuple[str, ...]] = ()  # besides tensors, what a checkpoint must hold of it
 
     train_logits: Tensor | None
 
@@ -37,9 +49,21 @@ class Method(nn.Module):
             cls.__init__ = checks_values("method", cls.__init__)  # type: ignore[method-assign]
         cls.__doc__ = documented(cls)
 
-    def __init__(self, net: Network) -> None:
+    def __init__(
+        self,
+        net: Network,
+        *,
+        attack: Strength | None = None,  # how far each pixel of a training image may be moved against it; none: not
+        attack_steps: Count = 1,  # steps of that attack, from a random start; each costs a pass forward and back
+        attack_guard: bool = True,  # whether more steps are taken once these no longer show what stronger attacks do
+    ) -> None:
         super().__init__()
         self.net = net
+        self.attack = attack
+        self.attack_steps = self.attack_steps_now = attack_steps
+        self.attack_guard = attack_guard
+        self.robust_best = 0.0  # of this lesson: best accuracy under the guard's attack, percent
+        self.cautions: tuple[str, ...] = ()  # what happened in training that a reader of the record should know
         self.train_rows, self.train_logits = 0, None  # of a step: the first logits of a whole batch, for its score
 
     # ── what a method may override ──────────────────────────────────────────────────────────────────────────
@@ -117,6 +141,32 @@ class Method(nn.Module):
             self.train_logits = outputs[0].logits.detach()
         return outputs
 
+    def attacked(self, batch: Batch) -> Batch:
+        """The batch with its images attacked as the network is now, in the mode it is in; as it is where there is no
+        attack. The images that were given are its originals."""
+        if self.attack is None:
+            return batch
+        if batch.pixels is None:
+            raise WrongValue("an attack is as strong as pixels say, and this batch does not tell: give Batch.pixels")
+        model, pixels = self.classifier(batch.task, batch.pixels), batch.pixels.pixels(batch.x)
+        ball, rng, seen = Ball("linf", self.attack), torch.default_generator, self.train_logits
+        with self.net.kept_statistics():
+            moved = training_attack(model, pixels, batch.y, ball, steps=self.attack_steps_now, rng=rng)
+        self.train_logits = seen  # what the attack's forwards answered is no score of the step's
+        original = batch.x if batch.original is None else batch.original
+        return replace(batch, x=batch.pixels.normalize(moved), original=original)
+
+    def remembered(self) -> tuple[str, ...]:
+        """The names of what a checkpoint must hold besides tensors."""
+        guarded = () if self.attack is None else ("attack_steps_now", "robust_best", "cautions")
+        return (*self.state_attributes, *guarded)
+
+    def classifier(self, task: TaskIds, scale: PixelScale) -> PixelClassifier:
+        """Pixels of a task or of several to logits, by the weights as they are, which want no gradient."""
+        own = self.weights(task if isinstance(task, int) else None)
+        weights = {name: weight.detach() for name, weight in own.items()}
+        return PixelClassifier(lambda x: self.forward(scale.normalize(x), task, weights).logits)
+
     def layers(self) -> dict[str, Layer]:
         """The layers that it protects."""
         return {name: layer for name, layer in self.net.layers().items() if layer.kind in self.protects}
@@ -130,3 +180,6 @@ class Method(nn.Module):
 
     def loss(self, batch: Batch, weights: Weights | None = None) -> Tensor:
         return cross_entropy(self.forward(batch.x, batch.task, weights).logits, batch.y)
+
+
+Method.__init__ = checks_values("method", Method.__init__)  # type: ignore[method-assign]

@@ -5,10 +5,10 @@ is drawn over the images of all tasks, and its loss is the mean over images, eac
 """
 
 from collections.abc import Iterable, Iterator
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Unpack
 
 from perdure.errors import BadData
-from perdure.methods.method import Method, Need
+from perdure.methods.method import Method, Need, Shared
 from perdure.nets.network import Network
 from perdure.types import Lesson, Task
 
@@ -23,8 +23,9 @@ class MTL(Method):
         net: Network,
         *,
         batches: Literal["mixed", "apart"] = "mixed",  # drawn over all tasks, as published, or each of one task
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(net)
+        super().__init__(net, **shared)
         self.batches = batches
 
     def lessons(self, stream: Iterable[Task]) -> Iterator[Lesson]:

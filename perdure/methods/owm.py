@@ -6,13 +6,13 @@ layer receives. Gradients are multiplied by it, so that a step moves the weights
 
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor
 
 from perdure.memory.bank import TensorBank
-from perdure.methods.method import Method
+from perdure.methods.method import Method, Shared
 from perdure.nets.network import Network
 from perdure.ops.gradients import Projection, clip, project, projected_grad
 from perdure.ops.layers import Layer, LayerInput, columns, layer_inputs
@@ -35,8 +35,9 @@ class OWM(Method):
         linear_decay: Positive = 1e-2,  # the same for later linear layers
         patch_stride: Count | None = None,  # of the patches a convolution's projector sees; none: the layer's own
         clip: Positive = 10.0,  # largest norm of the projected gradient
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(net)
+        super().__init__(net, **shared)
         self.regularizer = regularizer
         self.conv_decay = conv_decay
         self.first_linear_decay = first_linear_decay

@@ -5,11 +5,12 @@ those of an image and its mixture (robust features). Before the first task the f
 trained noise, φ (robust weights).
 """
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Unpack
 
 import torch
 
 from perdure.methods.dfgp import DFGP, Losses, Pass
+from perdure.methods.method import Shared
 from perdure.nets.network import Network
 from perdure.ops.losses import cross_entropy, released_uniform_alignment, uniform_alignment
 from perdure.ops.mixup import Mixing, mix
@@ -43,6 +44,7 @@ class RCL(DFGP):
         eq8: bool = False,  # paper: the mixing ascends Eq. 8 as printed, without κ; Eq. 17, its solution, has κ
         variant: Variant = "released",  # where paper and released code differ, which to follow
         budget: Bytes | None = None,  # most bytes of bases; none sets no limit
+        **shared: Unpack[Shared],
     ) -> None:
         super().__init__(
             net,
@@ -54,6 +56,7 @@ class RCL(DFGP):
             radius=radius,
             variant=variant,
             budget=budget,
+            **shared,
         )
         self.ua_weight = ua_weight
         self.ua_in = ua_in

@@ -6,12 +6,13 @@ step may still go a little along directions that mattered little, so that new ta
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 from torch import Tensor
 
 from perdure.memory.bank import TensorBank
 from perdure.methods.gpm import GPM
+from perdure.methods.method import Shared
 from perdure.nets.network import Network
 from perdure.ops.gradients import Projection
 from perdure.ops.soft_projection import importances, part_outside
@@ -29,8 +30,9 @@ class SGP(GPM):
         threshold_step: Share = 0.003,  # what ε gains with each task
         samples: Count = 125,  # n: training images whose layer inputs are remembered
         scale: Weight = 10.0,  # α: the larger, the sooner a direction is fully protected
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(net, threshold=threshold, threshold_step=threshold_step, samples=samples)
+        super().__init__(net, threshold=threshold, threshold_step=threshold_step, samples=samples, **shared)
         self.scale = scale
         self.importance = TensorBank()  # layer → λ (k,), of each direction of its basis
 

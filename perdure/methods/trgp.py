@@ -5,13 +5,14 @@ layer, the old tasks whose directions hold much of the new task's gradient, and 
 weights again, multiplied by a scale matrix of its own: nothing in the shared weights moves for it.
 """
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from perdure.memory.bank import TensorBank
 from perdure.methods.gpm import GPM
+from perdure.methods.method import Shared
 from perdure.nets.network import Network
 from perdure.ops.gradients import grad
 from perdure.ops.subspace import extend
@@ -36,8 +37,9 @@ class TRGP(GPM):
         trust_samples: Count = 125,  # training images whose gradient is measured for that
         learn_norms: bool = False,  # whether biases and batch norms learn on after the first task, as on CIFAR-100
         variant: Reading = "released",  # intended: without the slips of the released code
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(net, threshold=threshold, threshold_step=threshold_step, samples=samples)
+        super().__init__(net, threshold=threshold, threshold_step=threshold_step, samples=samples, **shared)
         self.related = related
         self.trust = trust
         self.trust_samples = trust_samples

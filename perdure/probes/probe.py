@@ -10,6 +10,7 @@ from torch import Tensor
 from perdure.errors import WrongValue
 from perdure.methods.method import Method
 from perdure.nets.network import Output
+from perdure.ops.attacks import input_gradient
 from perdure.ops.metrics import wilson
 from perdure.types import Split, Task, Weights
 
@@ -114,12 +115,7 @@ class TaskModel:
 
         `loss` takes logits to a loss per image.
         """
-        start = x.detach().requires_grad_()
-        with torch.enable_grad():
-            logits = self.forward(start).logits
-            each = loss(logits)
-            (gradient,) = torch.autograd.grad(each.sum(), start)
-        return logits.detach(), each.detach(), gradient
+        return input_gradient(lambda images: self.forward(images).logits, x, loss)
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,14 @@ LOOKS: dict[str, tuple[str, str, int]] = {  # color, marker, dash; markers are t
     "owm": ("#882255", "p", 2),
     "gpm": ("#0072b2", "s", 1),
     "sgp": ("#8c564b", "d", 0),
+    "pat": ("#d62728", "H", 0),
     "trgp": ("#cc79a7", "^", 3),
     "fsdgpm": ("#999933", "<", 4),
     "api": ("#44aa99", "h", 1),
     "dfgp": ("#332288", ">", 3),
     "rcl": ("#d55e00", "o", 0),
 }
-OTHERS = ("gpm", "rcl", "api", "mtl", "owm", "ewc", "er", "agem", "trgp", "dfgp", "fsdgpm", "finetune", "sgp")
+OTHERS = ("gpm", "rcl", "api", "mtl", "owm", "ewc", "er", "agem", "trgp", "dfgp", "fsdgpm", "finetune", "sgp", "pat")
 """Whose looks lines take that are no method's, in that order: neighbors differ most."""
 
 

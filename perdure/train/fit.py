@@ -12,6 +12,7 @@ from perdure.seeding import chance, generator, set_generator_states
 from perdure.train.augment import resolve
 from perdure.train.callbacks import Callback, StepContext
 from perdure.train.evaluate import RunningScore, evaluate_together
+from perdure.train.guard import guard
 from perdure.train.optimizers import optimizer_for
 from perdure.train.plan import Plan
 from perdure.train.state import Epoch, FitState, changing, undone_on_failure
@@ -42,6 +43,7 @@ def _fit(
     callback.on_task_start(lesson, plan)
     if state is None:
         method.net.begin_statistics()
+        method.robust_best = 0.0
         for part in lesson.parts:
             with chance(seed, "head", part.task):
                 method.net.add_head(part.classes)
@@ -63,7 +65,7 @@ def _fit(
             order = generator(seed, "order", lesson.index, state.epoch)
             for batch in lesson.batches(plan.batch, order, state.batches, augment):
                 method.train_rows, method.train_logits = len(batch), None
-                optimizer.step(method.gradient(batch), rate, method.project)
+                optimizer.step(method.gradient(method.attacked(batch)), rate, method.project)
                 if method.train_logits is not None:
                     state.running.add(method.train_logits, batch.y)
                 state.batches, state.seconds = state.batches + 1, time.perf_counter() - started
@@ -73,12 +75,17 @@ def _fit(
             train = evaluate_together(method, ((p.task, p.train) for p in lesson.parts))
         valid = evaluate_together(method, ((p.task, p.valid) for p in lesson.parts))
         judged = valid.loss + method.penalty()
+        with chance(seed, "guard", lesson.index, state.epoch):
+            collapse = guard(method, lesson, state.epoch)
+        if collapse is not None:
+            callback.on_warning(collapse)
         if not math.isfinite(judged):
             raise Diverged(
                 f"the loss is no longer a number after epoch {state.epoch + 1} of task {lesson.index + 1}; "
                 f"lower the learning rate, e.g. --plan rate={plan.lower_rate():g}{method.remedy()}"
             )
-        if (best := state.schedule.see(judged)) and plan.keep == "best":
+        # The clean loss, by which an epoch is judged, may be at its best where robustness has collapsed.
+        if (best := state.schedule.see(judged if collapse is None else math.inf)) and plan.keep == "best":
             state.best_weights = _copy(method)
         if plan.reset_momentum and state.schedule.rate < rate:
             optimizer.reset()

@@ -40,7 +40,7 @@ def undone_on_failure(method: Method) -> Iterator[None]:
     """If the lesson inside fails, the method is as it was before it: weights, heads, memories."""
     heads = len(method.net.heads)
     tensors = {name: tensor.detach().clone() for name, tensor in method.state_dict().items()}
-    plain = {name: deepcopy(getattr(method, name)) for name in method.state_attributes}
+    plain = {name: deepcopy(getattr(method, name)) for name in method.remembered()}
     try:
         yield
     except BaseException:

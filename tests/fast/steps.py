@@ -15,6 +15,7 @@ from perdure.methods.fsdgpm import FSDGPM
 from perdure.methods.gpm import GPM
 from perdure.methods.method import Method
 from perdure.methods.owm import OWM
+from perdure.methods.pat import PAT
 from perdure.methods.rcl import RCL
 from perdure.methods.sgp import SGP
 from perdure.methods.trgp import TRGP
@@ -44,6 +45,7 @@ NETS: dict[str, Callable[[], Backbone]] = {
 }
 METHODS: dict[str, Callable[[Network], Method]] = {
     "gpm": lambda net: GPM(net, threshold=0.9),
+    "pat": lambda net: PAT(net, threshold=0.9),
     "sgp": lambda net: SGP(net, threshold=0.9),
     "dfgp": lambda net: DFGP(net, threshold=0.9),
     "rcl": lambda net: RCL(net, threshold=0.9, phi_init=0.0),
@@ -53,6 +55,7 @@ METHODS: dict[str, Callable[[Network], Method]] = {
     "fsdgpm, first order": lambda net: FSDGPM(net, threshold=0.9, look_ahead=0.1, second_order=False),
     "fsdgpm, cut": lambda net: FSDGPM(net, threshold=0.9, look_ahead=0.1, limit=0.01),
     "trgp": lambda net: TRGP(net, threshold=0.9, trust=0.0),
+    "trgp, attacked": lambda net: TRGP(net, threshold=0.9, trust=0.0, attack=4 / 255),
     "owm": lambda net: OWM(net, clip=1e9),
     "ewc": lambda net: EWC(net, clip=None),
 }
@@ -82,7 +85,7 @@ def gradient(method: str, net: str) -> Gradient:
     torch.manual_seed(5)
     learner = on_a_later_task(METHODS[method](Network(NETS[net]())))
     torch.manual_seed(7)
-    found = learner.gradient(lesson(1).sample(12))
+    found = learner.gradient(learner.attacked(lesson(1).sample(12)))
     return {**found, **dict(learner.net.named_buffers())}
 
 

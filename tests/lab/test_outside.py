@@ -348,9 +348,8 @@ def test_a_checkpoint_with_right_checksums_and_wrong_content_is_set_aside(
 
 
 def small(method: str) -> RunSpec:
-    values = {"api": {"floor": 1.0}, "gpm": {"budget": 10**6}}.get(
-        method, {}
-    )  # so that layers grow, and shares are kept
+    # so that layers grow, shares are kept, and replayed images have pixel scales
+    values = {"api": {"floor": 1.0}, "gpm": {"budget": 10**6}, "agem": {"attack": 4 / 255}}.get(method, {})
     settings, plan = {"size": 8, "per_class": 6}, {"epochs": 2, "batch": 8}
     return spec(method, "synthetic", network="mlp", tasks=2, plan=plan, settings=settings, values=values)
 
@@ -485,6 +484,15 @@ MADE_UP: list[tuple[str, str, Change]] = [
     ("owm", "seen", remembered("seen", -1)),
     ("owm", "epochs", remembered("epochs", None)),
     ("owm", "first", remembered("first", None)),
+    ("pat", "basis of hidden.1", tensor("memory.hidden|1", lambda t: t[:-1])),
+    ("pat", "attack_steps_now", remembered("attack_steps_now", 0)),
+    ("pat", "robust_best", remembered("robust_best", float("nan"))),
+    ("pat", "cautions", remembered("cautions", [1])),
+    ("agem", "names in the replay buffer", gone("memory.std")),
+    ("agem", "mean of replayed images", tensor("memory.mean", lambda t: t[:-1])),
+    ("agem", "mean of replayed images", tensor("memory.mean", one(torch.nan))),
+    ("agem", "std of replayed images", tensor("memory.std", lambda t: t[:, :1])),
+    ("agem", "std of replayed images", tensor("memory.std", one(0.0))),
     ("er", "names in the replay buffer", gone("memory.task")),
     ("er", "size of the replay buffer", tensor("memory.x", lambda t: t.flatten(1))),
     ("er", "size of the replay buffer", tensor("memory.y", lambda _: torch.zeros(2001, dtype=torch.int64))),

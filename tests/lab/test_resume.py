@@ -12,6 +12,7 @@ from perdure.lab.checkpoint import load, read_epochs
 from perdure.lab.run import run_spec
 from perdure.lab.spec import spec
 from perdure.nets.alexnet import AlexNet
+from perdure.train import guard
 from perdure.train.callbacks import Callback
 
 METHODS = list(registry.methods)
@@ -112,6 +113,26 @@ OTHERS = {
     "reset": {**PLAN, "epochs": 4, "schedule": "linear", "momentum": 0.9, "reset_momentum": True},
     "sgd": {**PLAN, "nesterov": True, "weight_decay": 0.01, "schedule": "constant", "augment": "crop"},
 }
+
+
+@pytest.mark.parametrize("method", ["finetune", "er", "pat"])
+def test_attacks_replayed_attacks_and_what_the_guard_has_done_resume(method, tmp_path, monkeypatch):
+    """The guard sees a collapse in the second epoch of each lesson."""
+
+    def accuracy(learner, _lesson, _strength, steps):
+        return 90.0 if steps == learner.attack_steps_now else 10.0 if learner.robust_best > 50 else 60.0
+
+    monkeypatch.setattr(guard, "accuracy_under_attack", accuracy)
+    values = {"attack": "8/255"} | ({"memory": 20, "replay_batch": 8} if method == "er" else {})
+    asked = spec(method, "synthetic", tasks=2, values=values, plan={**PLAN, "augment": "flip"}, **SMALL)
+    record = run_spec(asked, out=tmp_path / "whole")
+    assert [text[:15] for text in record["cautions"]] == ["task 1, epoch 2", "task 2, epoch 2"]
+    whole = outcome(record, asked.plan)
+    for moment in (2, 6, 9, 11, 13):  # within the first lesson, then just after a collapse, then in the second one
+        out = tmp_path / str(moment)
+        with pytest.raises(PulledPlug):
+            run_spec(asked, out=out, callback=Plug(moment), every=0)
+        assert same(outcome(run_spec(asked, out=out), asked.plan), whole), moment
 
 
 @pytest.mark.parametrize(("method", "plan"), [("er", "adamw"), *(("gpm", name) for name in OTHERS)])

@@ -20,7 +20,7 @@ PLANS = {
 }
 # Largest ‖ΔW M‖/‖W M‖ of a layer. FS-DGPM leaves 1 − λ of each direction, OWM up to 0.05 of those looked at here;
 # SGP's directions are those of full importance.
-LIMITS = {"gpm": 1e-5, "dfgp": 1e-5, "rcl": 1e-5, "sgp": 1e-5, "trgp": 1e-5, "api": 1e-5, "fsdgpm": 1e-4, "owm": 5e-3}
+LIMITS = dict.fromkeys(("gpm", "pat", "dfgp", "rcl", "sgp", "trgp", "api"), 1e-5) | {"fsdgpm": 1e-4, "owm": 5e-3}
 
 
 def change(method: Method, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> float:
