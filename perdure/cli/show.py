@@ -14,6 +14,7 @@ from perdure.errors import UnknownName, WrongValue
 from perdure.lab.index import RunSummary, find_run, is_run, read_finished, read_summary
 from perdure.lab.saved import Budget
 from perdure.lab.store import read_probes
+from perdure.ops.statistics import as_255ths
 from perdure.registry import Entry, OwnEntry, benchmarks, methods, networks, own_name, probes
 from perdure.report.table import Cell, Table, names, table
 from perdure.report.tables import comparison, matrix
@@ -273,13 +274,7 @@ def _method_on(name: str, on: str) -> Description:
 
 
 def _said(value: Any) -> str:
-    """A value as one would give it: strengths of attacks are 255ths.
-
-    >>> _said(4 / 255), _said(0.2), _said(None)
-    ('4/255', '0.2', 'None')
-    """
-    levels = 255 * value if isinstance(value, float) and len(str(value)) > 10 else 0.5
-    return f"{round(levels)}/255" if abs(levels - round(levels)) < 1e-9 else str(value)
+    return (as_255ths(value) if isinstance(value, float) else "") or str(value)
 
 
 def _method_tables(content: dict[str, Any]) -> list[Table]:

@@ -202,7 +202,19 @@ def _label(facts: Mapping[str, Any], differing: set[str]) -> str:
 
 
 def _plain(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value).lower() if isinstance(value, bool) else str(value)
+    if isinstance(value, float):
+        return as_255ths(value) or f"{value:g}"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def as_255ths(value: float) -> str:
+    """A strength of an attack as one would give it; empty for numbers that are written as they are.
+
+    >>> as_255ths(4 / 255), as_255ths(0.2), as_255ths(1.0)
+    ('4/255', '', '')
+    """
+    levels = 255 * value
+    return f"{round(levels)}/255" if len(str(value)) > 10 and abs(levels - round(levels)) < 1e-9 else ""
 
 
 # --- Student's distribution ---
