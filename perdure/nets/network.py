@@ -104,6 +104,10 @@ class Backbone(nn.Module):
     """Beginnings of the names of parameters that projection methods let move in later tasks although nothing protects
     them."""
 
+    guarded: bool = False
+    """Whether protection is promised, not a paper's: bases then hold their share of energy from the first task on, and
+    a layer that no basis can protect is refused before anything is trained."""
+
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         if "__init__" in cls.__dict__:
