@@ -84,18 +84,17 @@ class GPM(Method):
     def check(self, lesson: Lesson) -> None:
         """Refuse a network in which some layer's inputs differ so much from image to image that a basis of those of the
         training images does not hold those of others: projection cannot keep the answers to the latter."""
-        backbone, valid = self.net.backbone, [part.valid for part in lesson.parts]
-        if lesson.index > 0 or not backbone.guarded or not all(map(len, valid)):
+        others = torch.cat([part.valid.take(slice(0, self.samples))[0] for part in lesson.parts])
+        if lesson.index > 0 or not self.net.backbone.guarded or len(others) < 2:
             return
         with chance(0, "check"):
-            seen = self.received(lambda: backbone(lesson.sample(self.samples).x))
-        others = torch.cat([split.take(slice(0, self.samples))[0] for split in valid])
+            x = lesson.sample(self.samples).x
+        seen = self.received(lambda: self.net.try_forward(x))
         left = {
             name: 1 - protected(extend(columns.new_empty(len(columns), 0), columns, self.threshold), unseen)
-            for name, unseen in self.received(lambda: backbone(others)).items()
+            for name, unseen in self.received(lambda: self.net.try_forward(others)).items()
             if (columns := seen[name]).ndim > 1
         }
-        self.train()
         worst = max(left, key=lambda name: left[name], default="")
         if worst and left[worst] > UNSEEN:
             weight = self.layers()[worst].parameter.removeprefix("model.")
@@ -129,11 +128,11 @@ class GPM(Method):
     def representations(self, batch: Batch) -> dict[str, Tensor]:
         """Inputs of every layer as columns (Alg. 2, lines 1–2): the whole batch goes through the network at once, then
         each layer takes patches of its first few images."""
+        self.eval()
         return self.received(lambda: self.forward(batch.x, batch.task))
 
     def received(self, forward: Callable[[], Any]) -> dict[str, Tensor]:
         """What every layer that is protected receives in a forward."""
-        self.eval()
         backbone, layers = self.net.backbone, self.layers()
         inputs = layer_inputs(backbone, forward)
         return representations({name: x for name, x in inputs.items() if name in layers}, backbone.patch_images)

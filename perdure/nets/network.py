@@ -12,6 +12,7 @@ from typing import Any, Literal, Self, overload
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from perdure import fast
@@ -199,6 +200,18 @@ class Network(nn.Module):
         if not isinstance(task, int) or not len(self.statistics):
             return {}
         return {f"backbone.{name}": kept for (of, name), kept in self.statistics.by_parts() if of == str(task)}
+
+    def try_forward(self, x: Tensor) -> None:
+        """Through the backbone before anything is learned, without dropout and with the statistics of these images,
+        since those that a new network brings are nobody's. Nothing is changed."""
+        modes = {part: part.training for part in self.modules()}
+        self.eval()
+        for norm in norms_of(self.backbone):
+            norm.train(not is_frozen(norm))
+        copies = {name: buffer.clone() for name, buffer in self.backbone.named_buffers()}
+        functional_call(self.backbone, copies, (x,))
+        for part, training in modes.items():
+            part.training = training
 
     def begin_statistics(self) -> None:
         """Statistics that are a mean over all batches begin anew with each lesson."""

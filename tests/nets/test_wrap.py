@@ -80,6 +80,21 @@ def test_what_no_basis_protects_is_refused_before_training_unless_it_is_named(ki
     learn(type(method)(named), tasks[:1], replace(PLAN, epochs=1))
 
 
+def test_a_new_network_is_judged_by_the_statistics_of_the_images(tasks: list[Task]) -> None:
+    """With its own, which are nobody's yet, hardly anything of the images may arrive at the last layers."""
+    torch.manual_seed(1)
+    blocks = [nn.Sequential(nn.Conv2d(n, 4, 1, bias=False), nn.BatchNorm2d(4)) for n in (3, *[4] * 29)]
+    for block in blocks:
+        nn.init.normal_(block[0].weight, std=0.02)
+    model = nn.Sequential(nn.AdaptiveAvgPool2d(4), *blocks, nn.Flatten(), nn.Linear(64, 3))
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    method = GPM(wrap(model, SHAPE)).eval()
+    (lesson,) = method.lessons(tasks[:1])
+    method.check(lesson)
+    assert all(torch.equal(buffer, before[name]) for name, buffer in model.named_buffers())
+    assert not any(part.training for part in method.modules())
+
+
 def test_a_basis_reaches_its_share_with_the_first_task() -> None:
     """A single direction may hold more than that; published networks have the released rule, which stays below."""
     inputs = torch.ones(8, 16) + 1e-3 * torch.rand(8, 16)
