@@ -78,6 +78,15 @@ def test_the_page_shows_the_file() -> None:
         assert line.strip() in example
 
 
+@pytest.mark.filterwarnings("ignore")  # of the trainers
+@pytest.mark.parametrize("trainer", ["lightning", "transformers"])
+def test_a_trainer_keeps_old_answers(trainer: str) -> None:
+    """Where it is installed."""
+    pytest.importorskip(trainer, reason=f"{trainer} is not installed")
+    own_loop = runpy.run_path(str(ROOT / "examples" / f"own_loop_{trainer}.py"))
+    assert own_loop["moved"](protected=True) < own_loop["moved"](protected=False) / 20
+
+
 def test_a_training_loop_of_ones_own_keeps_old_answers() -> None:
     own_loop = runpy.run_path(str(ROOT / "examples" / "own_loop.py"))
     assert own_loop["moved"](protected=True) < own_loop["moved"](protected=False) / 10

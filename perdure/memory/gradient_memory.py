@@ -15,6 +15,13 @@ from perdure.ops.subspace import extend, project, project_rows
 class GradientMemory(TensorBank):
     """Layer → basis (d, k) with orthonormal columns; of an embedding, marks (d,) at the rows that were used."""
 
+    def begin(self, representations: Mapping[str, Tensor]) -> None:
+        """Bases without a direction where there are none yet: with the first task, too, they are extended until the
+        threshold is *reached* (`subspace.extend`)."""
+        for name, representation in representations.items():
+            if name not in self and representation.ndim > 1:
+                self[name] = representation.new_empty(len(representation), 0)
+
     def extend(self, representations: Mapping[str, Tensor], threshold: float) -> None:
         for name, representation in representations.items():
             self[name] = extend(self.get(name), representation, threshold)
@@ -69,6 +76,9 @@ class DualMemory(GradientMemory):
         """The layer has so many inputs more than before."""
         if (dual := self.dual(layer)) is not None:
             self.put(layer, widen(dual, rows))
+
+    def begin(self, representations: Mapping[str, Tensor]) -> None:
+        """Nothing: the first task has a rule of its own."""
 
     def extend(self, representations: Mapping[str, Tensor], threshold: float) -> None:
         for layer, representation in representations.items():

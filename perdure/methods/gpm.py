@@ -4,22 +4,26 @@ After each task, the directions that carry most of every layer's input are remem
 projected away from them, so that the layer's answer to old inputs stays as it was.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor
 
+from perdure.errors import WrongValue
 from perdure.memory.budget import extend_within, protected
 from perdure.memory.gradient_memory import GradientMemory
 from perdure.methods.method import Method, Shared
 from perdure.nets.network import Network
 from perdure.ops.gradients import Projection, project, projected_grad
 from perdure.ops.layers import Kind, layer_inputs, representations
+from perdure.ops.subspace import extend
 from perdure.schema import Bytes, Count, Share, Variant
+from perdure.seeding import chance
 from perdure.types import Batch, Gradient, Lesson, Weights
 
 ROWS_BATCH = 256  # images at a time when the rows of embeddings are looked up
+UNSEEN = 0.2  # largest share of other images' input energy that a layer's basis may leave out
 
 
 class GPM(Method):
@@ -77,16 +81,38 @@ class GPM(Method):
         """Whether something has been learned before; where no layer can be protected, heads tell."""
         return len(self.memory) > 0 or (not self.layers() and len(self.net.heads) > 1)
 
+    @torch.no_grad()
+    def check(self, lesson: Lesson) -> None:
+        """Refuse a network in which some layer's inputs differ so much from image to image that a basis of those of the
+        training images does not hold those of others: projection cannot keep the answers to the latter."""
+        others = torch.cat([part.valid.take(slice(0, self.samples))[0] for part in lesson.parts])
+        if lesson.index > 0 or not self.net.backbone.guarded or len(others) < 2:
+            return
+        with chance(0, "check"):
+            x = lesson.sample(self.samples).x
+        seen = self.received(lambda: self.net.try_forward(x))
+        left = {
+            name: 1 - protected(extend(columns.new_empty(len(columns), 0), columns, self.threshold), unseen)
+            for name, unseen in self.received(lambda: self.net.try_forward(others)).items()
+            if (columns := seen[name]).ndim > 1
+        }
+        worst = max(left, key=lambda name: left[name], default="")
+        if worst and left[worst] > UNSEEN:
+            weight = self.layers()[worst].parameter.removeprefix("model.")
+            raise WrongValue(
+                f"{weight} cannot be protected: the directions of {min(len(lesson), self.samples)} training images "
+                f"leave out {left[worst]:.0%} of what other images give it; raise samples=, give more images, freeze "
+                f"it, or allow it to move: wrap(…, free=[{weight!r}])"
+            )
+
     def end(self, lesson: Lesson) -> None:
         found = self.representations(lesson.sample(self.samples)) | self.used_rows(lesson)
         self.remember(found, self.threshold_after(lesson))
 
     def remember(self, representations: Mapping[str, Tensor], threshold: float) -> None:
         """Extend the bases by what is new in these inputs."""
-        if self.variant == "paper" and len(self.memory) == 0:  # Eq. 18 asks for ≥ ε on the first task, too
-            for name, representation in representations.items():
-                if representation.ndim > 1:
-                    self.memory[name] = representation.new_empty(len(representation), 0)
+        if self.variant == "paper" or self.net.backbone.guarded:  # Eq. 18 asks for ≥ ε on the first task, too
+            self.memory.begin(representations)
         if self.budget is None:
             self.memory.extend(representations, threshold)
             return
@@ -104,9 +130,12 @@ class GPM(Method):
         """Inputs of every layer as columns (Alg. 2, lines 1–2): the whole batch goes through the network at once, then
         each layer takes patches of its first few images."""
         self.eval()
-        backbone = self.net.backbone
-        inputs = layer_inputs(backbone, lambda: self.forward(batch.x, batch.task))
-        layers = self.layers()
+        return self.received(lambda: self.forward(batch.x, batch.task))
+
+    def received(self, forward: Callable[[], Any]) -> dict[str, Tensor]:
+        """What every layer that is protected receives in a forward."""
+        backbone, layers = self.net.backbone, self.layers()
+        inputs = layer_inputs(backbone, forward)
         return representations({name: x for name, x in inputs.items() if name in layers}, backbone.patch_images)
 
     @torch.no_grad()

@@ -73,6 +73,9 @@ class Method(nn.Module):
         for index, task in enumerate(stream):
             yield Lesson(index, (Part(index, len(task.classes), task.train, task.valid),))
 
+    def check(self, lesson: Lesson) -> None:
+        """Before anything is changed: refuse a lesson that it cannot learn as it promises to."""
+
     def begin(self, lesson: Lesson) -> None:
         """Before the first batch of a lesson; the heads are there."""
 

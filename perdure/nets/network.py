@@ -12,6 +12,7 @@ from typing import Any, Literal, Self, overload
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from perdure import fast
@@ -104,6 +105,10 @@ class Backbone(nn.Module):
     """Beginnings of the names of parameters that projection methods let move in later tasks although nothing protects
     them."""
 
+    guarded: bool = False
+    """Whether protection is promised, not a paper's: bases then hold their share of energy from the first task on, and
+    a layer that no basis can protect is refused before anything is trained."""
+
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         if "__init__" in cls.__dict__:
@@ -195,6 +200,18 @@ class Network(nn.Module):
         if not isinstance(task, int) or not len(self.statistics):
             return {}
         return {f"backbone.{name}": kept for (of, name), kept in self.statistics.by_parts() if of == str(task)}
+
+    def try_forward(self, x: Tensor) -> None:
+        """Through the backbone before anything is learned, without dropout and with the statistics of these images,
+        since those that a new network brings are nobody's. Nothing is changed."""
+        modes = {part: part.training for part in self.modules()}
+        self.eval()
+        for norm in norms_of(self.backbone):
+            norm.train(not is_frozen(norm))
+        copies = {name: buffer.clone() for name, buffer in self.backbone.named_buffers()}
+        functional_call(self.backbone, copies, (x,))
+        for part, training in modes.items():
+            part.training = training
 
     def begin_statistics(self) -> None:
         """Statistics that are a mean over all batches begin anew with each lesson."""

@@ -79,6 +79,8 @@ def coverage(network: Network | Backbone | nn.Module, shape: Sequence[int] | Non
 class Wrapped(Backbone):
     """A module whose features are what its last linear layer reads, or what it returns if there is no such layer."""
 
+    guarded = True
+
     def __init__(
         self, model: nn.Module, shape: tuple[int, ...], head: str | None, keep_head: bool, free: tuple[str, ...]
     ) -> None:

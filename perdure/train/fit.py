@@ -106,7 +106,7 @@ def _fit(
 
 
 def check_lesson(method: Method, lesson: Lesson, state: FitState | None) -> None:
-    """Refuse a lesson that was learned before, or whose images the network cannot take."""
+    """Refuse a lesson that was learned before, whose images the network cannot take, or that cannot be protected."""
     known = len(method.net.heads)
     for part in lesson.parts:
         if state is None and part.task < known:
@@ -116,6 +116,8 @@ def check_lesson(method: Method, lesson: Lesson, state: FitState | None) -> None
             )
         x, _ = part.train.take(torch.arange(2, device=part.train.y.device) % len(part.train))
         method.net.examine(x.to(next(method.net.parameters()).dtype))
+    if state is None:
+        method.check(lesson)
 
 
 def _copy(method: Method) -> Gradient:

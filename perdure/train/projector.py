@@ -1,6 +1,6 @@
 """GPM's protection for anyone's own training loop, with any optimizer."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,6 +25,8 @@ class Projector:
                 loss(model(x), y).backward()
                 projector.step(optimizer)     # any optimizer; or, for plain SGD, project_() and optimizer.step()
             projector.observe(loader, task)   # after each task
+
+    In a trainer that steps by itself, `projector.attach(optimizer)` once makes each step of this optimizer such a step.
 
     - `heads` are beginnings of the names of what is each task's own, e.g. its output layer.
     - `free` are beginnings of the names of what may move although nothing protects it.
@@ -78,6 +80,7 @@ class Projector:
                 part.training = training
         layers = self.coverage.layers
         found = representations({name: received for name, received in inputs.items() if name in layers}, {})
+        self.memory.begin(found)
         self.memory.extend(found, min(self.threshold + self.gain * self.observed, 1.0))
         known = dict(self.model.named_buffers())
         self.buffers[self.observed if task is None else task] = {
@@ -100,16 +103,36 @@ class Projector:
     def step(self, optimizer: torch.optim.Optimizer) -> None:
         """A step of any optimizer, as far as it is allowed: Adam and weight decay move weights where no gradient
         points, so it is the step itself that is projected."""
-        if not self.observed:
+        detach = self.attach(optimizer)
+        try:
             optimizer.step()
-            return
-        moving = {name: found for name, found in self.model.named_parameters() if found.requires_grad}
-        before = {name: found.detach().clone() for name, found in moving.items()}
-        optimizer.step()
-        with torch.no_grad():
-            kept = self.allowed({name: found - before[name] for name, found in moving.items()})
-            for name, found in moving.items():
+        finally:
+            detach()
+
+    def attach(self, optimizer: torch.optim.Optimizer) -> Callable[[], None]:
+        """From now on every step of this optimizer goes as far as it is allowed, whoever calls it: your loop,
+        Lightning, Hugging Face's Trainer. Returned is what ends it."""
+        before: dict[str, Tensor] = {}
+
+        def remember(*_: Any) -> None:
+            moving = self.model.named_parameters() if self.observed else ()
+            before.update({name: found.detach().clone() for name, found in moving if found.requires_grad})
+
+        @torch.no_grad()
+        def restrict(*_: Any) -> None:
+            moved = {name: found for name, found in self.model.named_parameters() if name in before}
+            kept = self.allowed({name: found - before[name] for name, found in moved.items()}) if moved else {}
+            for name, found in moved.items():
                 found.copy_(before[name] + kept[name] if name in kept else before[name])
+            before.clear()
+
+        hooks = optimizer.register_step_pre_hook(remember), optimizer.register_step_post_hook(restrict)
+
+        def detach() -> None:
+            for hook in hooks:
+                hook.remove()
+
+        return detach
 
     def allowed(self, update: Mapping[str, Tensor]) -> Gradient:
         """What of a gradient or a step, name → tensor, changes no old answer."""

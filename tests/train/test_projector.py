@@ -1,6 +1,7 @@
 """Protection in a training loop of one's own, with torch's optimizers."""
 
 import sys
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,49 @@ def test_before_the_first_task_is_observed_nothing_is_changed() -> None:
     expected = model[1].weight.detach() - 0.1 * gradient
     projector.step(optimizer)
     assert torch.allclose(model[1].weight, expected)
+
+
+def test_an_attached_projector_restricts_every_step_until_it_is_detached() -> None:
+    """As `step` does, also where the optimizer itself asks for the loss, as Lightning has it."""
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3072, 4))
+    same = deepcopy(model)
+    x, y = LOADERS[1][0]
+
+    def stepped(model: nn.Module, optimizer: torch.optim.Optimizer) -> float:
+        """One step; the share of it that lies in the directions of the old task."""
+
+        def loss() -> float:
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            return 0.0
+
+        before = model[1].weight.detach().clone()
+        optimizer.step(loss)
+        moved = model[1].weight.detach() - before
+        return float((moved @ projector.memory["1"]).norm() / moved.norm())
+
+    projector, optimizer = Projector(model), torch.optim.AdamW(model.parameters(), 0.01)
+    projector.observe(LOADERS[0])
+    detach = projector.attach(optimizer)
+    assert stepped(model, optimizer) < 1e-4
+
+    other, plain = Projector(same), torch.optim.AdamW(same.parameters(), 0.01)
+    other.observe(LOADERS[0])
+    F.cross_entropy(same(x), y).backward()
+    other.step(plain)
+    assert torch.equal(model[1].weight, same[1].weight)
+
+    detach()
+    assert stepped(model, optimizer) > 0.01
+    assert stepped(same, plain) > 0.01  # `step` leaves nothing behind
+
+
+def test_a_layer_whose_inputs_have_one_direction_is_protected_too() -> None:
+    """The threshold is reached, not stayed below: a single direction may hold all of the energy."""
+    projector = Projector(nn.Linear(8, 2))
+    projector.observe(torch.ones(16, 8) + 1e-3 * torch.rand(16, 8))
+    assert projector.sizes() == {"weight": (1, 8)}
 
 
 def test_what_is_remembered_can_be_saved(tmp_path: Path) -> None:
