@@ -28,6 +28,7 @@ from perdure.train.state import Learned
 from perdure.types import Split, Stream, Task
 
 PLAN = Plan(rate=0.02, epochs=2, batch=16, schedule="linear", keep="last")
+THOROUGH = pytest.mark.thorough
 
 # Values under which each method is checked, and what switches its memory off, where it has one.
 SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
@@ -327,7 +328,7 @@ def test_its_memory_is_really_used(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "network"),
     [
-        (name, network)
+        (name, network) if name in ("gpm", "trgp", "er", "rcl") else pytest.param(name, network, marks=THOROUGH)
         for name in METHODS
         for network in NETWORKS
         if "84" not in network or name in ("trgp", "fsdgpm", "api", "rcl")  # one of each kind of memory: it takes time

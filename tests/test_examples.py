@@ -58,6 +58,7 @@ def test_the_file_does_all_of_it(
     assert anchored["memory_bytes"]["anchor"] > 0
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("folder", "jobs_here")
 def test_the_commands_of_the_page_run() -> None:
     """Those that train, with one seed and one epoch of two tasks of few images."""
@@ -92,6 +93,7 @@ def test_a_training_loop_of_ones_own_keeps_old_answers() -> None:
     assert own_loop["moved"](protected=True) < own_loop["moved"](protected=False) / 10
 
 
+@pytest.mark.thorough
 def test_four_months_of_a_deployed_model(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "argv", ["four_months.py", "--quick"])
     runpy.run_path(str(ROOT / "examples" / "four_months.py"), run_name="__main__")

@@ -258,6 +258,7 @@ def test_what_is_typed_into_a_prompt_runs_here_but_not_in_a_study(folder: Path) 
     assert spec(names["Typed"], "six").digest() != first.digest()
 
 
+@pytest.mark.thorough
 def test_a_script_that_names_itself(folder: Path) -> None:
     """Its runs are other processes, which read it without running what it does as a program."""
     (folder / "script.py").write_text(

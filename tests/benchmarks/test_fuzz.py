@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
@@ -44,6 +46,7 @@ def test_files() -> None:
     assert counts["same"] < 5
 
 
+@pytest.mark.thorough
 def test_values() -> None:
     done = program("fuzz_values.py", "--seed", "1", "--cases", "12")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout

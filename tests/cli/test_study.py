@@ -133,6 +133,7 @@ def test_done_once_compared_and_not_done_again(tmp_path: Path) -> None:
     assert {path: path.read_bytes() for path in tmp_path.rglob("record.json")} == before
 
 
+@pytest.mark.thorough
 def test_stopped_it_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
     running = begun(tmp_path, "--jobs", "2")
     processes = workers(tmp_path / "runs")

@@ -16,7 +16,7 @@ from perdure.data.catalog import CIFAR10, CIFAR100, FASHION, MINIIMAGENET, MNIST
 from perdure.data.load import load
 from perdure.data.validate import check_set
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.thorough]
 
 
 def moments(splits):

@@ -101,7 +101,10 @@ def test_joint_batches_of_several_tasks() -> None:
 # --- half precision -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", sorted(registry.methods))
+@pytest.mark.parametrize(
+    "name",
+    [n if n in ("gpm", "rcl") else pytest.param(n, marks=pytest.mark.thorough) for n in sorted(registry.methods)],
+)
 def test_half_precision_gives_nearly_the_same_gradient(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a later task, with whatever can be kept in factors. Forwards compute with eight bits, so entries differ;
     the direction as a whole hardly does, and less so from that without fast paths. Methods that ascend before they

@@ -86,6 +86,7 @@ def pids(executor: LocalExecutor) -> list[int]:
     return [running.process.pid for running in executor.running]
 
 
+@pytest.mark.thorough
 def test_two_at_a_time_leave_what_one_at_a_time_leaves(tmp_path: Path) -> None:
     most, executor = 0, LocalExecutor(2)
 
@@ -113,7 +114,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
     return here([job(tmp_path_factory.mktemp("whole"), epochs=6)])
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough)])
 def test_a_lost_run_goes_on_from_its_checkpoint(number: int, whole: list[Event], tmp_path: Path) -> None:
     """Killed by the system, or stopped by somebody else."""
     executor, killed = LocalExecutor(), []
@@ -136,6 +137,7 @@ def test_a_lost_run_goes_on_from_its_checkpoint(number: int, whole: list[Event],
     assert same(models(events), models(whole))
 
 
+@pytest.mark.thorough
 def test_what_is_lost_again_and_again_fails_and_the_others_go_on(tmp_path: Path) -> None:
     executor = LocalExecutor(2, retries=1)
 
@@ -157,6 +159,7 @@ def test_a_run_that_fails_is_not_tried_again(tmp_path: Path) -> None:
     assert "lower the learning rate" in events[-1].facts["error"]
 
 
+@pytest.mark.thorough
 def test_methods_of_other_packages_are_found_and_may_print_on_two_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,6 +215,7 @@ def test_left_in_the_middle_no_process_stays_behind(tmp_path: Path) -> None:
     assert list(tmp_path.rglob("checkpoint/*.safetensors"))
 
 
+@pytest.mark.thorough
 def test_a_worker_whose_events_nobody_reads_finishes(tmp_path: Path) -> None:
     read, write = os.pipe()
     os.close(read)

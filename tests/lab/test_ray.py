@@ -141,6 +141,7 @@ def test_a_node_that_does_not_see_the_store_fails_the_job(cluster, tmp_path, mon
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.thorough
 def test_a_killed_worker_costs_no_more_than_since_its_last_checkpoint(cluster, reference, tmp_path):
     asked = job(tmp_path, plan=LONG)
     process, lost_at, after, events = None, None, [], []
@@ -188,6 +189,7 @@ def children_of(node):
     return {int(number) for number in found.read_text().split()} if found.exists() else set()
 
 
+@pytest.mark.thorough
 def test_stopped_runs_are_saved_and_resume(cluster, tmp_path):
     """The checkpoint of the moment of stopping is there, though none was due."""
     jobs = [job(tmp_path, seed, ENDLESS, every=1e9) for seed in range(1, 5)]
@@ -220,6 +222,7 @@ for event in RayExecutor(sys.argv[1]).do([job(sys.argv[2], plan=LONG)]):
 """
 
 
+@pytest.mark.thorough
 def test_a_driver_that_is_killed_and_started_again_resumes(cluster, reference, tmp_path):
     asked = job(tmp_path, plan=LONG)
     command = [sys.executable, "-P", "-c", DRIVER, cluster.address, str(tmp_path)]
@@ -241,6 +244,7 @@ def test_a_driver_that_is_killed_and_started_again_resumes(cluster, reference, t
     assert all_as(reference, [asked], events)
 
 
+@pytest.mark.thorough
 def test_a_locked_run_is_waited_for(cluster, reference, tmp_path):
     asked = job(tmp_path)
     with lock_run(tmp_path, tmp_path / asked.spec.benchmark_dir / "gpm" / asked.spec.digest()):
@@ -251,6 +255,7 @@ def test_a_locked_run_is_waited_for(cluster, reference, tmp_path):
     assert all_as(reference, [asked], list(events))
 
 
+@pytest.mark.thorough
 def test_a_job_that_is_lost_too_often_has_failed(cluster, tmp_path):
     events = []
     for event in RayExecutor(cluster.address, retries=1).do([job(tmp_path, plan=LONG), job(tmp_path, seed=2)]):
@@ -263,6 +268,7 @@ def test_a_job_that_is_lost_too_often_has_failed(cluster, tmp_path):
     assert ends(events)[1].kind == "done"
 
 
+@pytest.mark.thorough
 def test_closed_in_the_middle_nothing_runs_on(cluster, tmp_path):
     events = RayExecutor(cluster.address).do([job(tmp_path, plan=ENDLESS, every=1e9)])
     while next(events).kind != "epoch":

@@ -4,6 +4,7 @@ import sys
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -28,6 +29,14 @@ from perdure.nets.wrap import coverage, wrap
 from perdure.types import EpochStart, Task
 
 SHAPE = (3, 32, 32)
+FEW = (
+    "own CNN, BatchNorm",
+    "Embedding + Linear",
+    "tied modules",
+    "raw parameters",
+    "MultiheadAttention",
+    "partly frozen",
+)
 PLAN = Plan(rate=0.05, epochs=2, batch=16, schedule="constant", keep="last")
 
 
@@ -36,7 +45,12 @@ def tasks() -> list[Task]:
     return list(synthetic(seed=1, tasks=3))
 
 
-@pytest.mark.parametrize("name", [name for name in ZOO if name not in REFUSED])
+def named(name: str) -> Any:
+    """One of each kind, and the others in thorough tests."""
+    return name if name in FEW else pytest.param(name, marks=pytest.mark.thorough)
+
+
+@pytest.mark.parametrize("name", [named(name) for name in ZOO if name not in REFUSED])
 def test_old_answers_hardly_move(name: str, tasks: list[Task]) -> None:
     """And one image alone is answered as among others, in any order."""
     free, _ = drift(wrapped(name, "finetune", 1), tasks, PLAN, 1)
