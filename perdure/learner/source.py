@@ -1,12 +1,15 @@
 """Images as users have them, as a task: FOLDER/class/image.jpg, arrays, a Dataset or a DataLoader.
 
-Decoded copies are not kept anywhere: what was read is gone when the process ends.
+No decoded copy is kept anywhere: what was read is gone when the process ends.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
@@ -27,7 +30,10 @@ def read_labeled(where: str, data: Any, shape: Shape, *, training: bool) -> tupl
     if isinstance(data, str | Path):
         return _read_folder(expanded(data), shape, training)
     if isinstance(data, DataLoader):
-        data = _gathered(where, data)
+        spool = _Spool()
+        for images, names in _batches(where, data, shape):
+            spool.add(images, names)
+        return spool.images(), spool.labels
     x, labels = read_source(where, data, shape[1] if shape[1] == shape[2] else None)
     if shape[0] == 3 and x.shape[1] == 1:
         x = x.expand(-1, 3, -1, -1)
@@ -61,20 +67,29 @@ def make_task(
 ) -> Task:
     """A task to learn: a share of every class, drawn by the seed, validates, and there are no test images."""
     where = f"task {name!r}"
-    x, labels = read_labeled(where, data, shape, training=True)
+    if isinstance(data, DataLoader):
+        spools = _held_out(where, data, shape, valid_share)
+        labels = [label for spool in spools for label in spool.labels]
+    else:
+        x, labels = read_labeled(where, data, shape, training=True)
     names = sorted(set(labels)) if classes is None else list(classes)
     if strange := sorted(set(labels) - set(names)):
         raise BadData(f"{where}: has no class {first_few(strange)}; learn new classes as a task of their own")
     if len(names) < 2:
         raise BadData(f"{where}: all images are of one class ({first_few(names)}); a task needs two or more")
-    y = torch.tensor([names.index(label) for label in labels])
-    counts = {label: labels.count(label) for label in sorted(set(labels))}
-    if short := too_few(counts, valid_share, None):
+    if short := too_few(dict(sorted(Counter(labels).items())), valid_share, None):
         raise BadData(f"{where}: {short}")
-    train, valid = split_rows_by_class(y, valid_share, seed, least=1)
-    measured = mean_and_std(x[train]) if mean is None or std is None else ((), ())
+    number = {label: place for place, label in enumerate(names)}
+    y = torch.tensor([number[label] for label in labels])
+    if isinstance(data, DataLoader):
+        parts = list(
+            zip((spool.images() for spool in spools), y.split([len(one.labels) for one in spools]), strict=True)
+        )
+    else:
+        parts = [(x.index_select(0, rows), y[rows]) for rows in split_rows_by_class(y, valid_share, seed, least=1)]
+    measured = mean_and_std(parts[0][0]) if mean is None or std is None else ((), ())
     scale = tuple(mean or measured[0]), tuple(std or measured[1])
-    learning, judging = (Split(x.index_select(0, rows), y[rows], *scale) for rows in (train, valid))
+    learning, judging = (Split(images, of, *scale) for images, of in parts)
     return Task(name, tuple(names), learning, judging, judging.emptied(), held=("train", "valid"))
 
 
@@ -111,19 +126,55 @@ def _read_files(files: Sequence[Path], shape: Shape) -> Tensor:
     return torch.from_numpy(found)
 
 
-def _gathered(where: str, loader: DataLoader[Any]) -> tuple[Tensor, list[Any]]:
-    """The batches of a loader, one after another."""
-    images, labels = list[Tensor](), list[Any]()
+class _Spool:
+    """Images that go to a file without a name, which is gone with the process, and are in memory only while they are
+    used."""
+
+    def __init__(self) -> None:
+        self.file, self.labels, self.like = TemporaryFile(), list[str](), torch.empty(0, dtype=torch.uint8)  # noqa: SIM115
+
+    def add(self, x: Tensor, labels: Sequence[str]) -> None:
+        if labels:
+            self.like, self.labels = x[:0], [*self.labels, *labels]
+            self.file.write(x.contiguous().numpy().tobytes())
+
+    def images(self) -> Tensor:
+        """All of them, mapped; the map outlives the file's handle."""
+        self.file.flush()
+        kind, shape = self.like.numpy().dtype, (len(self.labels), *self.like.shape[1:])
+        with self.file:
+            return torch.from_numpy(np.memmap(self.file, kind, "c", shape=shape))
+
+
+def _batches(where: str, loader: DataLoader[Any], shape: Shape) -> Iterator[tuple[Tensor, list[str]]]:
+    kind = None
     for batch in loader:
         if not isinstance(batch, tuple | list) or len(batch) != 2 or not isinstance(batch[0], Tensor):
             raise BadData(f"{where}: a DataLoader must give pairs (images, labels)")
-        x = batch[0]
+        x, labels = batch[0], batch[1].tolist() if isinstance(batch[1], Tensor) else list(batch[1])
         if x.is_floating_point() and (float(x.min()) < 0 or float(x.max()) > 1):
             raise BadData(
                 f"{where}: pixels must lie in [0, 1]; leave normalization out of the loader, the learner does it"
             )
-        images.append(x)
-        labels += batch[1].tolist() if isinstance(batch[1], Tensor) else list(batch[1])
-    if not images:
+        x = images_from(x, shape)
+        if len(labels) != len(x) or kind not in (None, x.dtype):
+            raise BadData(f"{where}: a DataLoader must give as many labels as images, and images of one type")
+        kind = x.dtype
+        yield x, [str(label) for label in labels]
+
+
+def _held_out(where: str, loader: DataLoader[Any], shape: Shape, valid_share: float) -> tuple[_Spool, _Spool]:
+    """Images to train on and to validate with: of every class the first, and then one of so many, validates. Which, is
+    decided as they come, so that none has to be held."""
+    spools, seen, every = (_Spool(), _Spool()), Counter[str](), max(round(1 / valid_share), 2)
+    for x, labels in _batches(where, loader, shape):
+        validates = []
+        for label in labels:
+            validates.append(seen[label] % every == 0)
+            seen[label] += 1
+        for spool, wanted in zip(spools, (False, True), strict=True):
+            rows = [row for row, held in enumerate(validates) if held is wanted]
+            spool.add(x[rows], [labels[row] for row in rows])
+    if not seen:
         raise BadData(f"{where}: the DataLoader gave no batch")
-    return torch.cat(images), labels
+    return spools

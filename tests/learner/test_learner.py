@@ -16,7 +16,7 @@ from torch import nn
 from perdure.errors import BadData, CorruptFile, PerdureError, UnknownName, WrongValue
 from perdure.lab.store import file_sum, write_checked
 from perdure.lab.tensor_file import write_tensors
-from perdure.learner import gate
+from perdure.learner import gate, source
 from perdure.learner.learner import Learner
 from perdure.learner.state import StateDirectory
 
@@ -276,8 +276,14 @@ def test_loaders_and_datasets_are_read(tmp_path: Path) -> None:
     learner = Learner.create(tmp_path / "s", small_cnn(), input=SHAPE, plan=PLAN | {"epochs": 1})
     learner.learn("loaded", torch.utils.data.DataLoader(data, batch_size=16))
     learner.learn("set", data)
-    assert [task.classes for task in learner.tasks] == [["0", "1", "2"]] * 2
-    assert learner.tasks[0].mean == learner.tasks[1].mean
+    assert [(task.classes, task.images) for task in learner.tasks] == [(["0", "1", "2"], 54)] * 2
+    assert learner.tasks[0].mean == pytest.approx(learner.tasks[1].mean, abs=0.02)
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, number), batch_size=7)
+    task = source.make_task("streamed", loader, SHAPE, seed=1)
+    assert task.valid.y.tolist() == [0, 1, 2, 0, 1, 2]  # of every class the first and the eleventh
+    assert torch.equal(task.valid.x, x[[0, 1, 2, 30, 31, 32]])
+    assert torch.equal(task.train.x, x[[row for row in range(60) if row not in (0, 1, 2, 30, 31, 32)]])
+    assert learner.evaluate("set", loader).samples == 60
 
 
 def test_a_second_process_is_kept_out(opened: Open) -> None:
