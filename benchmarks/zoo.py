@@ -226,8 +226,8 @@ def mobilenet(momentum: float = 0.01) -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(3, 16, 3, 2, 1, bias=False), nn.BatchNorm2d(16), nn.Hardswish(), Inverted(16, 32, 16, 1, momentum),
         Inverted(16, 48, 24, 2, momentum), Inverted(24, 64, 24, 1, momentum), nn.Conv2d(24, 96, 1, bias=False),
-        nn.BatchNorm2d(96), nn.Hardswish(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(96, 64), nn.Hardswish(), nn.Dropout(0.2),
-        nn.Linear(64, CLASSES),
+        nn.BatchNorm2d(96), nn.Hardswish(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(96, 64), nn.Hardswish(),
+        nn.Dropout(0.2), nn.Linear(64, CLASSES),
     )  # fmt: skip
 
 
