@@ -207,13 +207,13 @@ class Squeeze(nn.Module):
 class Inverted(nn.Module):
     """MobileNetV3's block: widen, filter each channel by itself, squeeze and excite, narrow."""
 
-    def __init__(self, channels: int, wide: int, out: int, stride: int) -> None:
+    def __init__(self, channels: int, wide: int, out: int, stride: int, momentum: float) -> None:
         super().__init__()
         self.same = stride == 1 and channels == out
         self.block = nn.Sequential(
-            nn.Conv2d(channels, wide, 1, bias=False), nn.BatchNorm2d(wide), nn.Hardswish(),
-            nn.Conv2d(wide, wide, 3, stride, 1, groups=wide, bias=False), nn.BatchNorm2d(wide),
-            nn.Hardswish(), Squeeze(wide), nn.Conv2d(wide, out, 1, bias=False), nn.BatchNorm2d(out),
+            nn.Conv2d(channels, wide, 1, bias=False), nn.BatchNorm2d(wide, momentum=momentum), nn.Hardswish(),
+            nn.Conv2d(wide, wide, 3, stride, 1, groups=wide, bias=False), nn.BatchNorm2d(wide, momentum=momentum),
+            nn.Hardswish(), Squeeze(wide), nn.Conv2d(wide, out, 1, bias=False), nn.BatchNorm2d(out, momentum=momentum),
         )  # fmt: skip
 
     def forward(self, x: Tensor) -> Tensor:
@@ -221,12 +221,13 @@ class Inverted(nn.Module):
         return out + x if self.same else out
 
 
-def mobilenet() -> nn.Module:
+def mobilenet(momentum: float = 0.01) -> nn.Module:
+    """With torchvision's momentum of running statistics, or another."""
     return nn.Sequential(
-        nn.Conv2d(3, 16, 3, 2, 1, bias=False), nn.BatchNorm2d(16), nn.Hardswish(), Inverted(16, 32, 16, 1),
-        Inverted(16, 48, 24, 2), Inverted(24, 64, 24, 1), nn.Conv2d(24, 96, 1, bias=False), nn.BatchNorm2d(96),
-        nn.Hardswish(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(96, 64), nn.Hardswish(), nn.Dropout(0.2),
-        nn.Linear(64, CLASSES),
+        nn.Conv2d(3, 16, 3, 2, 1, bias=False), nn.BatchNorm2d(16), nn.Hardswish(), Inverted(16, 32, 16, 1, momentum),
+        Inverted(16, 48, 24, 2, momentum), Inverted(24, 64, 24, 1, momentum), nn.Conv2d(24, 96, 1, bias=False),
+        nn.BatchNorm2d(96), nn.Hardswish(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(96, 64), nn.Hardswish(),
+        nn.Dropout(0.2), nn.Linear(64, CLASSES),
     )  # fmt: skip
 
 
@@ -320,6 +321,7 @@ ZOO: dict[str, Callable[[], nn.Module]] = {
     "partly frozen": partly_frozen,
     "resnet18": ResNet,
     "mobilenet_v3": mobilenet,
+    "mobilenet_v3, momentum 0.1": lambda: mobilenet(0.1),
     "torchvision ViT": TorchViT,
     "timm ViT": ViT,
     "ConvNeXt": convnext,
