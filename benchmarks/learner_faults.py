@@ -1,16 +1,20 @@
 """Kill learners at random moments and damage their states.
 
-    python benchmarks/learner_faults.py [--kills 100] [--cases 500] [--seed 1]
+    python benchmarks/learner_faults.py [--kills 100] [--cases 500] [--requests 4000] [--seed 1]
 
 A learner with one task learns a second and is killed with SIGKILL after a random time. It must then open with the first
 revision as it was, bit for bit, or with the second one whole; learned again, it must end as one that was never killed.
 Then one file of a state is damaged or rewritten in each case (cut, bits flipped, gone, a folder, a link to a device, a
 pipe; facts and tensors of other types and sizes with right checksums), and must be opened as before or refused in one
-line, in bounded time.
+line, in bounded time. Last, the service answers many requests, good and bad ones by eight clients at a time, while
+other revisions are put in use; what its process holds in memory after each quarter is printed.
 """
 
 import argparse
+import asyncio
+import gc
 import hashlib
+import io
 import json
 import multiprocessing
 import os
@@ -25,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "learner"))
 
@@ -188,10 +193,47 @@ def fuzz(first: Path, folder: Path, cases: int, chance: random.Random) -> Counte
     return tally
 
 
+# --- the service ---
+
+
+def soak(first: Path, requests: int, chance: random.Random) -> tuple[Counter[str], list[int]]:
+    """Status codes, and the memory of the process in KB after a quarter and in the end."""
+    import httpx
+
+    from perdure.learner.serve import make_app
+
+    learner = Learner.open(first, small_cnn())
+    app, tally, held = make_app(learner, largest=20_000, slowest=5.0), Counter[str](), list[int]()
+    content = io.BytesIO()
+    Image.fromarray(month(0)[0][0].permute(1, 2, 0).numpy()).save(content, "PNG")
+    good = content.getvalue()
+    bodies = [good, good, good, good[:50], b"", b"x" * 30_000, os.urandom(500)]
+
+    async def client(share: int) -> None:
+        transport = httpx.ASGITransport(app=app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://soak") as asking:
+            for _ in range(share):
+                task = chance.choice(["first", "first", "none", None])
+                query = {} if task is None else {"task": task}
+                answer = await asking.post("/predict", params=query, content=chance.choice(bodies))
+                tally[str(answer.status_code)] += 1
+
+    async def eight(share: int) -> None:
+        await asyncio.gather(*(client(share) for _ in range(8)))
+
+    for quarter in range(4):
+        learner.state.point_to(1 if quarter % 2 else 2)  # the one without a task, and back
+        asyncio.run(eight(requests // 32))
+        gc.collect()
+        held.append(int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024)
+    return tally, held
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--cases", type=int, default=500)
+    parser.add_argument("--requests", type=int, default=4000)
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -201,7 +243,10 @@ def main() -> None:
         if given.kills:
             print("kills:", dict(kill(first, Path(folder), given.kills, random.Random(given.seed))), flush=True)
         tally = fuzz(first, Path(folder), given.cases, random.Random(given.seed)) if given.cases else Counter()
-        print("damaged states:", dict(tally))
+        print("damaged states:", dict(tally), flush=True)
+        if given.requests:
+            codes, held = soak(first, given.requests, random.Random(given.seed))
+            print(f"service: {dict(codes)}; memory in KB after each quarter: {held}")
     sys.exit(bool(tally["failure"] or tally["several lines"]))
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -30,10 +30,10 @@ def read_labeled(where: str, data: Any, shape: Shape, *, training: bool) -> tupl
     if isinstance(data, str | Path):
         return _read_folder(expanded(data), shape, training)
     if isinstance(data, DataLoader):
-        spool = _Spool()
-        for images, names in _batches(where, data, shape):
-            spool.add(images, names)
-        return spool.images(), spool.labels
+        with _Spool() as spool:
+            for images, names in _batches(where, data, shape):
+                spool.add(images, names)
+            return spool.images(), spool.labels
     x, labels = read_source(where, data, shape[1] if shape[1] == shape[2] else None)
     if shape[0] == 3 and x.shape[1] == 1:
         x = x.expand(-1, 3, -1, -1)
@@ -68,8 +68,8 @@ def make_task(
     """A task to learn: a share of every class, drawn by the seed, validates, and there are no test images."""
     where = f"task {name!r}"
     if isinstance(data, DataLoader):
-        spools = _held_out(where, data, shape, valid_share)
-        labels = [label for spool in spools for label in spool.labels]
+        streamed = _held_out(where, data, shape, valid_share)
+        labels = [label for _, own in streamed for label in own]
     else:
         x, labels = read_labeled(where, data, shape, training=True)
     names = sorted(set(labels)) if classes is None else list(classes)
@@ -82,9 +82,8 @@ def make_task(
     number = {label: place for place, label in enumerate(names)}
     y = torch.tensor([number[label] for label in labels])
     if isinstance(data, DataLoader):
-        parts = list(
-            zip((spool.images() for spool in spools), y.split([len(one.labels) for one in spools]), strict=True)
-        )
+        first = len(streamed[0][1])
+        parts = [(streamed[0][0], y[:first]), (streamed[1][0], y[first:])]
     else:
         parts = [(x.index_select(0, rows), y[rows]) for rows in split_rows_by_class(y, valid_share, seed, least=1)]
     measured = mean_and_std(parts[0][0]) if mean is None or std is None else ((), ())
@@ -131,7 +130,14 @@ class _Spool:
     used."""
 
     def __init__(self) -> None:
-        self.file, self.labels, self.like = TemporaryFile(), list[str](), torch.empty(0, dtype=torch.uint8)  # noqa: SIM115
+        self.labels, self.like = list[str](), torch.empty(0, dtype=torch.uint8)
+
+    def __enter__(self) -> Self:
+        self.file = TemporaryFile()  # closed below
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.file.close()
 
     def add(self, x: Tensor, labels: Sequence[str]) -> None:
         if labels:
@@ -142,8 +148,7 @@ class _Spool:
         """All of them, mapped; the map outlives the file's handle."""
         self.file.flush()
         kind, shape = self.like.numpy().dtype, (len(self.labels), *self.like.shape[1:])
-        with self.file:
-            return torch.from_numpy(np.memmap(self.file, kind, "c", shape=shape))
+        return torch.from_numpy(np.memmap(self.file, kind, "c", shape=shape)) if self.labels else self.like
 
 
 def _batches(where: str, loader: DataLoader[Any], shape: Shape) -> Iterator[tuple[Tensor, list[str]]]:
@@ -163,18 +168,21 @@ def _batches(where: str, loader: DataLoader[Any], shape: Shape) -> Iterator[tupl
         yield x, [str(label) for label in labels]
 
 
-def _held_out(where: str, loader: DataLoader[Any], shape: Shape, valid_share: float) -> tuple[_Spool, _Spool]:
+def _held_out(
+    where: str, loader: DataLoader[Any], shape: Shape, valid_share: float
+) -> tuple[tuple[Tensor, list[str]], tuple[Tensor, list[str]]]:
     """Images to train on and to validate with: of every class the first, and then one of so many, validates. Which, is
     decided as they come, so that none has to be held."""
-    spools, seen, every = (_Spool(), _Spool()), Counter[str](), max(round(1 / valid_share), 2)
-    for x, labels in _batches(where, loader, shape):
-        validates = []
-        for label in labels:
-            validates.append(seen[label] % every == 0)
-            seen[label] += 1
-        for spool, wanted in zip(spools, (False, True), strict=True):
-            rows = [row for row, held in enumerate(validates) if held is wanted]
-            spool.add(x[rows], [labels[row] for row in rows])
-    if not seen:
-        raise BadData(f"{where}: the DataLoader gave no batch")
-    return spools
+    seen, every = Counter[str](), max(round(1 / valid_share), 2)
+    with _Spool() as training, _Spool() as judging:
+        for x, labels in _batches(where, loader, shape):
+            validates = []
+            for label in labels:
+                validates.append(seen[label] % every == 0)
+                seen[label] += 1
+            for spool, wanted in ((training, False), (judging, True)):
+                rows = [row for row, held in enumerate(validates) if held is wanted]
+                spool.add(x[rows], [labels[row] for row in rows])
+        if not seen:
+            raise BadData(f"{where}: the DataLoader gave no batch")
+        return (training.images(), training.labels), (judging.images(), judging.labels)

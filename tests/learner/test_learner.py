@@ -273,7 +273,7 @@ def test_loaders_and_datasets_are_read(tmp_path: Path) -> None:
     x, names = month(0)
     number = torch.tensor([sorted(set(names)).index(name) for name in names])
     data = torch.utils.data.TensorDataset(x.float() / 255, number)
-    learner = Learner.create(tmp_path / "s", small_cnn(), input=SHAPE, plan=PLAN | {"epochs": 1})
+    learner = Learner.create(tmp_path / "s", small_cnn(), input=SHAPE, method="finetune", plan=PLAN | {"epochs": 1})
     learner.learn("loaded", torch.utils.data.DataLoader(data, batch_size=16))
     learner.learn("set", data)
     assert [(task.classes, task.images) for task in learner.tasks] == [(["0", "1", "2"], 54)] * 2
