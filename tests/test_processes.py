@@ -40,6 +40,7 @@ def test_python_elsewhere_has_our_packages_and_none_of_the_working_directory(tra
     assert not (trap / "was_run").exists()
 
 
+@pytest.mark.thorough
 def test_timing_the_start_of_a_process_runs_nothing_of_the_working_directory(trap: Path) -> None:
     _start_seconds()
     assert not (trap / "was_run").exists()

@@ -157,6 +157,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.thorough
 def test_what_comes_of_a_changed_file() -> None:
     found = told(JUDGED)
     assert {name: verdict for name, (fault, verdict) in found.items() if not fault} == {

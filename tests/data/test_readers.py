@@ -529,7 +529,7 @@ def test_mat_that_inflates_to_more_than_svhn_has(tmp_path, monkeypatch):
 
 def test_mat_is_read_in_bounded_memory(tmp_path, monkeypatch):
     path = tmp_path / "a.mat"
-    mat(path)
+    mat(path, X=np.zeros((32, 32, 3, 20_000), np.uint8))  # more than what is free in memory that it has already
     monkeypatch.setattr(svhn_module, "MOST_MEMORY", 1_000_000)
     with pytest.raises(BadData, match="damaged, or not a MATLAB file"):
         read_mat(path)

@@ -48,6 +48,7 @@ def test_a_later_task_has_bases_of_the_sizes_said(maker: type[GPM]) -> None:
         assert {layer: len(values) for layer, values in method.importance.items()} == SIZES
 
 
+@pytest.mark.thorough
 def test_the_work_measured_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step moves the weights, a bare pass does not; and what is asked for comes back under its name."""
     before = torch.get_num_threads()

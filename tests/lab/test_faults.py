@@ -347,6 +347,7 @@ def test_signals_save_and_stop(tmp_path, whole, number):
     assert log.epochs == 1  # nothing was learned twice
 
 
+@pytest.mark.thorough
 def test_a_stopped_command_goes_on_when_given_again(tmp_path):
     words = [sys.executable, "-m", "perdure", "run", "finetune", "synthetic", "--json"]
     words += ["--net", "mlp", "--tasks", "2", "--plan", "epochs=100"]

@@ -89,6 +89,7 @@ def test_new_tasks_and_matrices(do: Do) -> None:
         assert rows[run.spec.method] == ("" if len(matrix) == 1 else f"{sum(diagonal) / 3:.2f}")
 
 
+@pytest.mark.thorough
 def test_landscapes_are_the_means_over_directions(do: Do) -> None:
     result, folder = do("landscapes")
     check_drawn(result, folder, "landscapes")
@@ -132,6 +133,7 @@ def test_flatness_is_scattered_against_robust_loss(do: Do) -> None:
     assert float(row["robust loss"]) == pytest.approx(attack["loss"][0], rel=1e-5)
 
 
+@pytest.mark.thorough
 def test_the_robust_region_is_read_off_the_attacked_matrices(do: Do) -> None:
     result, folder = do("region")
     check_drawn(result, folder, "region")

@@ -152,6 +152,7 @@ def test_what_is_lost_again_and_again_fails_and_the_others_go_on(tmp_path: Path)
     assert last.facts["error"].endswith("tried 2 times")
 
 
+@pytest.mark.thorough
 def test_a_run_that_fails_is_not_tried_again(tmp_path: Path) -> None:
     wrong = Job(spec("finetune", "synthetic", network="mlp", plan={"rate": 1e30}), str(tmp_path))
     events = do(LocalExecutor(), [wrong])
@@ -202,6 +203,7 @@ def test_stopping_saves_what_is_under_way(tmp_path: Path) -> None:
     assert not any(map(alive, processes))
 
 
+@pytest.mark.thorough
 def test_left_in_the_middle_no_process_stays_behind(tmp_path: Path) -> None:
     executor = LocalExecutor(1)
     events = executor.do([job(tmp_path, epochs=100_000)])

@@ -189,6 +189,7 @@ class Dropping(AlexNet):
         super().__init__(shape, filters=(8, 8, 8), units=(32, 32))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", ["fast", "plain", "bf16"])
 def test_masks_and_fast_paths_resume_too(way, tmp_path, monkeypatch):
     """The generator of the masks is part of what is saved; so is what it feeds, with all fast paths and with none."""
