@@ -198,7 +198,8 @@ OF_A_SET = {
 
 
 @pytest.mark.parametrize("kind", OF_A_FOLDER)
-def test_a_copy_of_a_folder_that_cannot_be_used_is_made_anew(source, kind):
+def test_a_copy_of_a_folder_that_cannot_be_used_is_made_anew(source, kind, monkeypatch):
+    monkeypatch.setenv("PERDURE_CACHE_FOLDERS", "1")
     for place in ("a/cat", "a/dog", "b/oak", "b/elm"):
         for number in range(4):
             picture(source / place / f"{number}.png", 10 * number + len(place))
@@ -256,3 +257,12 @@ def test_fingerprint_changes_with_every_value():
     seen = {fingerprint([tensor]) for tensor in (base, *others)} | {fingerprint([base, base])}
     assert len(seen) == 7
     assert fingerprint([base.clone()]) == fingerprint([base])
+
+
+def test_no_copy_of_a_users_folder_is_kept_unless_asked_for(source):
+    for place in ("a/cat", "a/dog"):
+        for number in range(4):
+            picture(source / place / f"{number}.png", 10 * number + len(place))
+    (source / "a.bin").unlink()
+    folder(path=source, seed=1, size=4)
+    assert not decoded_folder().exists()

@@ -1,5 +1,6 @@
 """A learner learns, remembers, answers, goes back and says what it holds."""
 
+import errno
 import hashlib
 import json
 from collections.abc import Callable
@@ -284,6 +285,27 @@ def test_loaders_and_datasets_are_read(tmp_path: Path) -> None:
     assert torch.equal(task.valid.x, x[[0, 1, 2, 30, 31, 32]])
     assert torch.equal(task.train.x, x[[row for row in range(60) if row not in (0, 1, 2, 30, 31, 32)]])
     assert learner.evaluate("set", loader).samples == 60
+
+
+@pytest.mark.parametrize("broken", ["safetensors.torch.save_file", "perdure.learner.state.write_checked"])
+def test_a_full_disk_leaves_the_revision_before(
+    opened: Open, state: Path, broken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner, before = opened(), sums(state)
+
+    def full(*_args: object, **_named: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(broken, full)
+    with pytest.raises((PerdureError, OSError), match="No space left"):
+        learner.learn("third", month(2), plan={"epochs": 1})
+    monkeypatch.undo()
+    assert {name: found for name, found in sums(state).items() if not name.startswith((".locks", "revisions/."))} == {
+        name: found for name, found in before.items() if not name.startswith(".locks")
+    }
+    again = opened()
+    assert (again.revision, len(again.tasks)) == (3, 2)
+    assert again.learn("third", month(2), plan={"epochs": 1}).revision == 4
 
 
 def test_a_second_process_is_kept_out(opened: Open) -> None:
