@@ -101,7 +101,7 @@ def adopt_head(
     shape: source.Shape,
     scale: tuple[list[float], list[float]],
     seed: int,
-) -> tuple[dict[str, Any], dict[int, infer.Usual]]:
+) -> tuple[dict[str, Any], dict[int, infer.Activations]]:
     """The head that the model brings becomes the first task."""
     if len(set(classes)) != len(classes) or len(classes) < 2:
         raise WrongValue("classes: give the names of the old head's classes in its order, each once")
@@ -122,15 +122,15 @@ def adopt_head(
     split = Split(x, torch.cat(answers), tuple(scale[0]), tuple(scale[1]))  # labels are what the model says
     with chance(seed, "end", 0):
         method.end(Lesson(0, (Part(0, len(classes), split, split),)))
-    usual = {0: infer.usual_inputs(method, 0, split)}
-    far = [infer.distance(method, split.take(rows)[0], 0, usual[0]) for rows in cut(len(x), 64)]
+    activations = {0: infer.activation_statistics(method, 0, split)}
+    far = infer.distances(method, split, 0, activations[0])
     about |= {
         "protected": bool(method.protects),
         "images": len(x),
         "basis": {name: list(size) for name, size in basis_sizes(method).items()},
-        "known": infer.threshold(torch.cat(far)),
+        "threshold": infer.threshold(far),
     }
-    return about, usual
+    return about, activations
 
 
 def _reference(data: Any, shape: source.Shape) -> Tensor:

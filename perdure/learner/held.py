@@ -13,10 +13,9 @@ KINDS = {
     "weights": "the network",
     "head": "one task's last layer",
     "statistics": "mean and variance of one task's batch norms",
-    "usual inputs": "mean and variance of layer inputs, to tell tasks apart",
+    "activation statistics": "mean and variance of layer inputs, to tell tasks apart",
     "basis": "directions of layer inputs of training images",
     "memory": "other tensors of the method",
-    "scales": "method's own, per task",
 }
 
 
@@ -55,12 +54,13 @@ def _tensor(learner: Learner, name: str, tensor: Any) -> Held:
         says = f"AUC {max(told):.3f} (0.5 is chance)" if told else "may, not measured"
     else:
         says = "may, not measured" if kind in ("weights", "head", "memory") else "not of single images"
-    return Held(name, kind, tensor.numel() * tensor.element_size(), False, says)
+    images = kind not in ("weights", "head") and tuple(tensor.shape[-3:]) == learner.shape  # of a method of the user's
+    return Held(name, kind, tensor.numel() * tensor.element_size(), images, says)
 
 
 def _kind(name: str) -> str:
     if name.startswith(f"{PREFIX}/"):
-        return "usual inputs"
+        return "activation statistics"
     if name.startswith("net.heads."):
         return "head"
     if name.startswith("net.statistics."):
@@ -130,7 +130,7 @@ def card(learner: Learner) -> str:
     lines += ["", "## What is held", "", "| kind | bytes | what it is |", "|---|---:|---|"]
     lines += [f"| {kind} | {size:,} | {KINDS.get(kind, '')} |" for kind, size in by_kind.items()]
     worst = max((value for task in learner.tasks for value in task.membership.values()), default=None)
-    lines += ["", "No image is in these files."]
+    lines += ["", "**Images are in these files.**" if found["pixels"] else "No image is in these files."]
     if worst is not None:
         lines.append(
             f"Bases are made from training images and tell which: what those of {about.method} leave of an image's "

@@ -1,4 +1,4 @@
-"""Which task is an image of? By how usual the inputs of all layers are for each task; measured, not promised.
+"""Which task is an image of? By how likely its activations are for each task; measured, not promised.
 
 For every task, mean and variance of each layer's inputs over training images are kept, channel by channel, after a mean
 over positions. An image is as far from a task as these inputs, computed with the task's own statistics and
@@ -7,7 +7,7 @@ layers.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,25 +15,18 @@ from torch import Tensor
 from perdure.methods.method import Method
 from perdure.nets.network import Network
 from perdure.ops.layers import layer_inputs
-from perdure.types import Split
+from perdure.types import Split, cut
 
 LEAST = 1e-6  # variance of a channel that never varies
 KNOWN = 0.975  # share of a task's validation images that must be taken to be known
-PREFIX = "usual"  # of the tensors' names in a state: usual/TASK/LAYER
+PREFIX = "activations"  # of the tensors' names in a state: activations/TASK/LAYER
 
-Usual = dict[str, Tensor]
+Activations = dict[str, Tensor]
 """Layer → mean and variance of its inputs (2, channels)."""
 
 
-class Guess(NamedTuple):
-    """Which task each image was taken to be of; −1 for none."""
-
-    tasks: list[int]
-    distances: Tensor  # (n, tasks)
-
-
 @torch.no_grad()
-def usual_inputs(method: Method, task: int, split: Split, batch: int = 64) -> Usual:
+def activation_statistics(method: Method, task: int, split: Split, batch: int = 64) -> Activations:
     """Mean and variance over the images of a split."""
     sums: dict[str, Tensor] = {}
     for x, _ in split.batches(batch):
@@ -49,25 +42,32 @@ def usual_inputs(method: Method, task: int, split: Split, batch: int = 64) -> Us
 
 
 @torch.no_grad()
-def distance(method: Method, x: Tensor, task: int, usual: Usual) -> Tensor:
-    """How unusual normalized images (n, …) are for a task (n,)."""
-    total = torch.zeros(len(x), dtype=torch.float64)
-    for name, each in _means(method, x, task).items():
-        mean, variance = usual[name].double().to(each.device)
-        total += ((each - mean).square() / variance + variance.log()).mean(1).cpu() / 2
-    return total / len(usual)
+def distances(method: Method, split: Split, task: int, activations: Activations, batch: int = 64) -> Tensor:
+    """How unlikely each image of a split, normalized as this task's are, is for a task (n,)."""
+    device, found = next(method.parameters()).device, list[Tensor]()
+    for rows in cut(len(split), batch):
+        x = split.take(rows)[0].to(device)
+        total = torch.zeros(len(x), dtype=torch.float64)
+        for name, each in _means(method, x, task).items():
+            mean, variance = activations[name].double().to(each.device)
+            total += ((each - mean).square() / variance + variance.log()).mean(1).cpu() / 2
+        found.append(total / len(activations))
+    return torch.cat(found)
 
 
-def guess(distances: Tensor, known: Sequence[float | None]) -> list[int]:
-    """The nearest task, or −1 where even that is further away than its own images are."""
-    nearest = distances.argmin(1).tolist()
-    rows = enumerate(nearest)
-    return [-1 if (limit := known[task]) is not None and distances[row, task] > limit else task for row, task in rows]
+def nearest_task(far: Tensor, thresholds: Sequence[float | None]) -> list[int]:
+    """Of distances (n, tasks) the nearest task, or −1 where even that is further away than its own images are."""
+    nearest = far.argmin(1).tolist()
+    limits = [thresholds[task] for task in nearest]
+    return [
+        task if limit is None or far[row, task] <= limit else -1
+        for row, (task, limit) in enumerate(zip(nearest, limits, strict=True))
+    ]
 
 
-def threshold(distances: Tensor) -> float:
+def threshold(far: Tensor) -> float:
     """The distance that most of a task's own images do not exceed."""
-    return float(torch.quantile(distances, KNOWN))
+    return float(torch.quantile(far, KNOWN))
 
 
 def _means(method: Method, x: Tensor, task: int) -> Mapping[str, Tensor]:
@@ -93,40 +93,43 @@ def _pooled(x: Tensor, channels: int, n: int) -> Tensor:
 # --- in files, and measured ---
 
 
-def with_usual(method: Method, usual: Mapping[int, Usual]) -> dict[str, Tensor]:
-    extra = {f"{PREFIX}/{task}/{name}": kept for task, of in usual.items() for name, kept in of.items()}
+def with_activations(method: Method, activations: Mapping[int, Activations]) -> dict[str, Tensor]:
+    extra = {f"{PREFIX}/{task}/{name}": kept for task, of in activations.items() for name, kept in of.items()}
     return {**method.state_dict(), **extra}
 
 
-def without_usual(tensors: Mapping[str, Tensor]) -> tuple[dict[int, Usual], dict[str, Tensor]]:
-    usual: dict[int, Usual] = {}
+def split_activations(tensors: Mapping[str, Tensor]) -> tuple[dict[int, Activations], dict[str, Tensor]]:
+    activations: dict[int, Activations] = {}
     own: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         first, _, rest = name.partition("/")
         task, _, layer = rest.partition("/")
         if first == PREFIX and task.isascii() and task.isdecimal():
-            usual.setdefault(int(task), {})[layer] = tensor.clone()
+            activations.setdefault(int(task), {})[layer] = tensor.clone()
         else:
             own[name] = tensor.clone()
-    return usual, own
+    return activations, own
 
 
-def check_usual(usual: Mapping[int, Usual], net: Network, tasks: int) -> None:
-    for task, of in usual.items():
+def check_activations(activations: Mapping[int, Activations], net: Network, tasks: int) -> None:
+    for task, of in activations.items():
         for name, kept in of.items():
             if task >= tasks or kept.ndim != 2 or len(kept) != 2 or kept.dtype != torch.float32:
-                raise ValueError(f"usual inputs of {name}")
+                raise ValueError(f"activation statistics of {name}")
             if not bool(torch.isfinite(kept).all()) or not bool((kept[1] > 0).all()):
-                raise ValueError(f"usual inputs of {name}")
+                raise ValueError(f"activation statistics of {name}")
             if name not in net.layers():
-                raise ValueError(f"usual inputs of {name}")
+                raise ValueError(f"activation statistics of {name}")
 
 
-def told_right(
-    method: Method, usual: Mapping[int, Usual], tasks: Sequence[Mapping[str, Any]], tests: Mapping[str, Split]
+def inference_accuracy(
+    method: Method,
+    activations: Mapping[int, Activations],
+    tasks: Sequence[Mapping[str, Any]],
+    tests: Mapping[str, Split],
 ) -> dict[str, Any] | None:
     """How often the task of single test images is told right; None unless two tasks have some."""
-    names = {task["name"]: number for number, task in enumerate(tasks) if number in usual}
+    names = {task["name"]: number for number, task in enumerate(tasks) if number in activations}
     judged = [name for name in tests if name in names]
     if len(judged) < 2:
         return None
@@ -137,8 +140,7 @@ def told_right(
         columns = []
         for number in known:
             own = Split(split.x, split.y, tuple(tasks[number]["mean"]), tuple(tasks[number]["std"]))
-            far = [distance(method, x, number, usual[number]) for x, _ in own.batches(64)]
-            columns.append(torch.cat(far))
+            columns.append(distances(method, own, number, activations[number]))
         right += int((torch.stack(columns, 1).argmin(1) == known.index(names[name])).sum())
         total += len(split)
     return {"accuracy": 100 * right / total, "chance": 100 / len(known), "images": total, "tasks": judged}

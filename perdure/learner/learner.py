@@ -90,9 +90,9 @@ class Learner:
     """A classifier in a directory. Made by `create`, opened by `open`."""
 
     def __init__(
-        self, state: StateDirectory, about: SavedLearner, method: Method, usual: dict[int, infer.Usual]
+        self, state: StateDirectory, about: SavedLearner, method: Method, activations: dict[int, infer.Activations]
     ) -> None:
-        self.state, self.about, self.method, self.usual = state, about, method, usual
+        self.state, self.about, self.method, self.activations = state, about, method, activations
 
     # ── beginning ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -137,7 +137,6 @@ class Learner:
             "head": head,
             "keep_head": classes is not None,
             "free": list(free),
-            "wrapped": isinstance(given.backbone, Wrapped),
             "structure": structure_of(given),
         }
         fixed = {"mean": check_scale("mean", mean, shape), "std": check_scale("std", std, shape)}
@@ -153,13 +152,13 @@ class Learner:
             "tasks": [],
             "verdict": "passed",
         }
-        usual: dict[int, infer.Usual] = {}
+        activations: dict[int, infer.Activations] = {}
         if classes is not None:
             scale = fixed["mean"] or [0.0], fixed["std"] or [1.0]
-            task, usual = adopt_head(made, list(classes), reference, shape, scale, seed)
+            task, activations = adopt_head(made, list(classes), reference, shape, scale, seed)
             about["tasks"] = [task]
         with state.lock():
-            state.commit(about, infer.with_usual(made, usual), attributes_of(made))
+            state.commit(about, infer.with_activations(made, activations), attributes_of(made))
         return cls.open(path, model)
 
     @classmethod
@@ -182,7 +181,7 @@ class Learner:
         check_structure(path, net, saved)
         method = build_method(about.method, net, about.values)
         tensors, remembered = state.tensors(number)
-        usual, own = infer.without_usual(tensors)
+        activations, own = infer.split_activations(tensors)
         file = state.folder(number) / MODEL
         try:
             net.examine(torch.rand(2, *shape, generator=generator(0, "examine")))
@@ -192,11 +191,11 @@ class Learner:
             for task, head in zip(about.tasks, net.heads, strict=True):
                 if not task.forgotten and head.out_features != len(task.classes):
                     raise ValueError(f"classes of {task.name}")
-            infer.check_usual(usual, net, len(about.tasks))
+            infer.check_activations(activations, net, len(about.tasks))
         except WRONG as error:
             raise CorruptFile(f"{file}: does not fit its state ({in_short(error)})", file) from None
         method.eval()
-        return cls(state, about, method, usual)
+        return cls(state, about, method, activations)
 
     # ── what it is ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -274,7 +273,7 @@ class Learner:
         x = source.read_unlabeled(images, self.shape)
         if not self.tasks:
             raise WrongValue("nothing has been learned yet; learn a task first")
-        numbers = self._guess(x, batch).tasks if task is None else [self._number(task)] * len(x)
+        numbers = self._infer_tasks(x, batch) if task is None else [self._number(task)] * len(x)
         answers: list[Answer | None] = [None] * len(x)
         for number in sorted(set(numbers)):
             rows = [row for row, found in enumerate(numbers) if found == number]
@@ -292,7 +291,7 @@ class Learner:
     def evaluate(self, task: str, data: Any) -> Score:
         """Loss and accuracy on labeled images."""
         number = self._number(task)
-        return evaluate(self.method, source.test_split(task, data, self.shape, self.about.tasks[number]), number)
+        return evaluate(self.method, source.read_test_images(task, data, self.shape, self.about.tasks[number]), number)
 
     def check(self, tests: Any = None, limits: Any = None) -> ReleaseReport:
         """Compare this revision with the one that it came from, on test images of old tasks: {task: images}, or a
@@ -300,9 +299,8 @@ class Learner:
         rules = GateLimits.read(limits)
         parent = self.about.parent
         if not parent:
-            return ReleaseReport(
-                "passed", self.revision, None, [], [], warnings=["the first revision has nothing to compare with"]
-            )
+            said = "there is no revision before this one to compare with"
+            return ReleaseReport(self.about.verdict, self.revision, None, [], [], warnings=[said])
         before = self._opened(parent)
         old = [task.name for task in before.tasks if task.name in {known.name for known in self.tasks}]
         checks, unverified = self._gate(before.method, self.method, self._tests(tests, rules), rules, old)
@@ -358,7 +356,7 @@ class Learner:
     ) -> ReleaseReport:
         """More images of a known task and its classes: its head goes on learning, and the network as far as no task's
         inputs are touched, its own included."""
-        if type(self.method).begin not in (Method.begin, registry.methods.load("rcl").begin):
+        if self.method.begins_each_task:
             raise WrongValue(f"{self.about.method} cannot extend a task; learn the images as a task of their own")
         number = self._number(name)
         known = self.about.tasks[number]
@@ -397,28 +395,28 @@ class Learner:
             checks, unverified = self._gate(self.method, after, found, rules, old)
             verdict = gate.verdict(checks, unverified, rules)
             drift = {name: self._drift(after, name) for name in old}
-            warnings = _warnings(self.method, after, how)
+            warnings = _warnings(after)
             if verdict == "broken":
                 return ReleaseReport(
                     verdict, self.revision, task.name, checks, unverified, valid.accuracy, drift,
                     [*warnings, "a limit is broken: nothing was changed"],
                 )  # fmt: skip
-            usual = {**self.usual, number: infer.usual_inputs(after, number, task.train)}
-            far = [infer.distance(after, x, number, usual[number]) for x, _ in task.valid.batches(64)]
+            activations = {**self.activations, number: infer.activation_statistics(after, number, task.train)}
+            far = infer.distances(after, task.valid, number, activations[number])
             about |= {
                 "revision": self.state.head().latest + 1,
                 "valid_accuracy": valid.accuracy,
                 "basis": {name: list(size) for name, size in basis_sizes(after).items()},
                 "membership": membership(after, lesson, seed),
-                "known": infer.threshold(torch.cat(far)),
+                "threshold": infer.threshold(far),
             }
             entries = [entry.model_dump() for entry in self.about.tasks]
             entries[number:] = [about, *entries[number + 1 :]]
             if test is not None:
-                found[task.name] = source.test_split(task.name, test, self.shape, SavedTask.model_validate(about))
+                found[task.name] = source.read_test_images(task.name, test, self.shape, SavedTask.model_validate(about))
             content = self._content(why, tasks=entries, verdict=verdict, checks=[check.plain() for check in checks])
-            content["inference"] = infer.told_right(after, usual, entries, found) or content["inference"]
-            self.state.commit(content, infer.with_usual(after, usual), attributes_of(after))
+            content["inference"] = infer.inference_accuracy(after, activations, entries, found) or content["inference"]
+            self.state.commit(content, infer.with_activations(after, activations), attributes_of(after))
         self._reload()
         return ReleaseReport(verdict, self.revision, task.name, checks, unverified, valid.accuracy, drift, warnings)
 
@@ -434,8 +432,8 @@ class Learner:
         self._reload()
 
     def forget(self, name: str) -> list[str]:
-        """Remove what is held of a task alone: its head, classes, statistics and usual inputs, here and in all earlier
-        revisions, which are deleted. Returns what cannot be removed, a line each."""
+        """Remove what is held of a task alone: its head, classes and statistics, here and in all earlier revisions,
+        which are deleted. Returns what cannot be removed, a line each."""
         number = self._number(name)
         with self.state.lock():
             self._check_current()
@@ -447,16 +445,18 @@ class Learner:
             for of, buffer in [parts for parts, _ in after.net.statistics.by_parts()]:
                 if of == str(number):
                     after.net.statistics[number, buffer] = torch.zeros_like(after.net.statistics[number, buffer])
-            usual = {task: kept for task, kept in self.usual.items() if task != number}
+            activations = {task: kept for task, kept in self.activations.items() if task != number}
             entries = [entry.model_dump() for entry in self.about.tasks]
             entries[number] |= {
                 "name": f"forgotten {number}", "classes": ["forgotten"] * classes, "forgotten": True,
-                "mean": [0.0], "std": [1.0], "images": 0, "membership": {}, "known": None, "valid_accuracy": None,
+                "mean": [0.0], "std": [1.0], "images": 0, "membership": {}, "threshold": None, "valid_accuracy": None,
             }  # fmt: skip
-            content = self._content("forget", tasks=entries, verdict="not verified", checks=[])
+            # the revision before goes, too, so that nothing is left to compare with
+            content = self._content(
+                "forget", parent=0, tasks=entries, verdict="not verified", checks=[], inference=None
+            )
             old = self.state.numbers()
-            content["inference"] = None
-            self.state.commit(content, infer.with_usual(after, usual), attributes_of(after))
+            self.state.commit(content, infer.with_activations(after, activations), attributes_of(after))
             self.state.remove(old)
         self._reload()
         kept = ["weights of the network: what the task taught them cannot be told from the rest"]
@@ -489,7 +489,7 @@ class Learner:
 
     def _reload(self) -> None:
         found = Learner.open(self.state.path, self._fresh())
-        self.about, self.method, self.usual = found.about, found.method, found.usual
+        self.about, self.method, self.activations = found.about, found.method, found.activations
 
     def _number(self, task: str) -> int:
         names = {known.name: number for number, known in enumerate(self.about.tasks) if not known.forgotten}
@@ -514,20 +514,18 @@ class Learner:
         logits = [self.method.forward(split.take(rows)[0], number, weights).logits for rows in cut(len(x), batch)]
         return torch.cat(logits).softmax(1).cpu()
 
-    def _guess(self, x: Tensor, batch: int) -> infer.Guess:
-        known = [number for number, task in enumerate(self.about.tasks) if not task.forgotten and number in self.usual]
+    def _infer_tasks(self, x: Tensor, batch: int) -> list[int]:
+        known = [
+            number for number, task in enumerate(self.about.tasks) if not task.forgotten and number in self.activations
+        ]
         if not known:
             raise WrongValue(
-                "no task's usual inputs are known, so it cannot be told which an image is of; name the task"
+                "no task's activation statistics are known, so it cannot be told which an image is of; name the task"
             )
-        columns = []
-        for number in known:
-            split, usual = self._split(x, number), self.usual[number]
-            far = [infer.distance(self.method, split.take(rows)[0], number, usual) for rows in cut(len(x), batch)]
-            columns.append(torch.cat(far))
-        distances = torch.stack(columns, 1)
-        found = infer.guess(distances, [self.about.tasks[number].known for number in known])
-        return infer.Guess([known[place] if place >= 0 else -1 for place in found], distances)
+        far = [infer.distances(self.method, self._split(x, t), t, self.activations[t], batch) for t in known]
+        thresholds = [self.about.tasks[number].threshold for number in known]
+        found = infer.nearest_task(torch.stack(far, 1), thresholds)
+        return [known[place] if place >= 0 else -1 for place in found]
 
     def _tests(self, tests: Any, rules: GateLimits) -> dict[str, Split]:
         """Test images of known tasks, from what was given and from the limits."""
@@ -544,7 +542,7 @@ class Learner:
         known = {task.name: task for task in self.tasks}
         if strange := [name for name in given if name not in known]:
             raise UnknownName("task with test images", strange[0], known)
-        return {name: source.test_split(name, data, self.shape, known[name]) for name, data in given.items()}
+        return {name: source.read_test_images(name, data, self.shape, known[name]) for name, data in given.items()}
 
     def _gate(
         self, before: Method, after: Method, tests: Mapping[str, Split], rules: GateLimits, old: Sequence[str]
@@ -571,16 +569,12 @@ class Learner:
         return float((now - before).norm() / before.norm().clamp(min=1e-12))
 
 
-def _warnings(before: Method, after: Method, plan: Plan) -> list[str]:
+def _warnings(method: Method) -> list[str]:
     """What a user should know of what was just learned."""
     found = []
-    if not after.protects:
-        found.append(f"{type(after).__name__} protects no layer: old answers move")
-    full = [name for name, (held, of) in basis_sizes(after).items() if held > (1 - FREE) * of]
+    if not method.protects:
+        found.append(f"{type(method).__name__} protects no layer: old answers move")
+    full = [name for name, (held, of) in basis_sizes(method).items() if held > (1 - FREE) * of]
     if full:
         found.append(f"full, so that little more can be learned there: {', '.join(full[:5])}")
-    if plan.statistics == "batch" and any(
-        not getattr(part, "track_running_stats", True) for part in before.net.backbone.modules()
-    ):
-        found.append("a norm uses the statistics of the batch: answers depend on the images beside")
     return found

@@ -92,7 +92,7 @@ def make_task(
     return Task(name, tuple(names), learning, judging, judging.emptied(), held=("train", "valid"))
 
 
-def test_split(name: str, data: Any, shape: Shape, task: Any) -> Split:
+def read_test_images(name: str, data: Any, shape: Shape, task: Any) -> Split:
     """Labeled images of a known task, to be judged on."""
     where = f"test images of task {name!r}"
     x, labels = read_labeled(where, data, shape, training=False)

@@ -63,7 +63,7 @@ class SavedTask(Saved):
     membership: dict[str, FiniteFloat] = Field(
         default_factory=dict
     )  # layer → AUC of telling training images from others by the basis
-    known: FiniteFloat | None = None  # the largest distance at which an image is taken to be of this task
+    threshold: FiniteFloat | None = None  # the largest distance at which an image is taken to be of this task
 
 
 class SavedNetwork(Saved):
@@ -73,7 +73,6 @@ class SavedNetwork(Saved):
     head: str | None = None  # of a wrapped module
     keep_head: bool = False
     free: list[str] = Field(default_factory=list)
-    wrapped: bool
     structure: dict[str, list[int]]  # parameter or buffer → shape
 
 

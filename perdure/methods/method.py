@@ -37,6 +37,9 @@ class Method(nn.Module):
     """
 
     protects: ClassVar[tuple[Kind, ...]] = ()  # kinds of layers whose inputs it remembers, to keep old answers
+    begins_each_task: ClassVar[bool] = (
+        False  # whether `begin` prepares every task; so it is taken to, where it is there
+    )
     may_need: ClassVar[frozenset[Need]] = frozenset({"task-identity"})
     state_attributes: ClassVar[tuple[str, ...]] = ()  # besides tensors, what a checkpoint must hold of it
 
@@ -45,6 +48,8 @@ class Method(nn.Module):
     def __init_subclass__(cls) -> None:
         """Values are checked when a method is made, and `help()` tells what they mean."""
         super().__init_subclass__()
+        if "begin" in cls.__dict__ and "begins_each_task" not in cls.__dict__:
+            cls.begins_each_task = True
         if "__init__" in cls.__dict__:
             cls.__init__ = checks_values("method", cls.__init__)  # type: ignore[method-assign]
         cls.__doc__ = documented(cls)

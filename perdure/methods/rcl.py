@@ -23,6 +23,7 @@ Features = Literal["separate", "shared", "ascent", "descent"]
 
 class RCL(DFGP):
     state_attributes: ClassVar[tuple[str, ...]] = (*DFGP.state_attributes, "phi_ratios")
+    begins_each_task: ClassVar[bool] = False  # φ is for the first alone
 
     def __init__(
         self,

@@ -43,7 +43,6 @@ def _fit(
     callback.on_task_start(lesson, plan)
     if state is None:
         method.net.begin_statistics()
-        method.robust_best = 0.0
         for part in lesson.parts:
             with chance(seed, "head", part.task):
                 method.net.add_head(part.classes)

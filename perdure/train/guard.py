@@ -24,6 +24,8 @@ def guard(method: Method, lesson: Lesson, epoch: int) -> str | None:
     training has twice as many steps."""
     if method.attack is None or not method.attack_guard:
         return None
+    if epoch == 0:
+        method.robust_best = 0.0  # of this lesson
     steps = method.attack_steps_now
     stronger = accuracy_under_attack(method, lesson, method.attack, more := max(STEPS, 2 * steps))
     method.robust_best = max(method.robust_best, stronger)

@@ -3,6 +3,8 @@
 import errno
 import hashlib
 import json
+import re
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from torch import nn
 from perdure.errors import BadData, CorruptFile, PerdureError, UnknownName, WrongValue
 from perdure.lab.store import file_sum, write_checked
 from perdure.lab.tensor_file import write_tensors
-from perdure.learner import gate, source
+from perdure.learner import build, gate, infer, source
 from perdure.learner.learner import Learner
 from perdure.learner.state import StateDirectory
 
@@ -216,6 +218,7 @@ def test_forgetting_removes_what_is_of_one_task_alone(opened: Open, state: Path)
     assert b'"first"' not in text
     after = learner.predict(month(1, seed=1)[0], "second")
     assert [answer.probabilities for answer in after] == [answer.probabilities for answer in second]
+    assert learner.check().verdict == "not verified"  # there is nothing left to compare with
     with pytest.raises(UnknownName, match="task"):
         learner.predict(month(0)[0], "first")
     learner.learn("first", month(0), plan={"epochs": 1})
@@ -400,8 +403,8 @@ def test_forged_tensors_are_refused(opened: Open, state: Path) -> None:
     directory, place = StateDirectory(state), state / "revisions" / "003"
     tensors, remembered = directory.tensors(3)
     for name, wrong in (
-        ("usual/0/model.0", torch.full((2, 3), torch.nan)),
-        ("usual/7/model.0", torch.ones(2, 3)),
+        ("activations/0/model.0", torch.full((2, 3), torch.nan)),
+        ("activations/7/model.0", torch.ones(2, 3)),
         ("net.heads.0.weight", torch.ones(3, 24, dtype=torch.float64)),
         ("memory.model|9", 3 * torch.ones(108, 2)),
     ):
@@ -412,6 +415,18 @@ def test_forged_tensors_are_refused(opened: Open, state: Path) -> None:
         )
         with pytest.raises(CorruptFile, match="does not fit its state"):
             opened()
+
+
+def test_defaults_are_those_of_the_page() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "learner.md").read_text("utf-8")
+    (block,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    said = tomllib.loads(block)
+    assert said.pop("tests")
+    assert said.pop("attack") == pytest.approx(2 / 255, abs=1e-5)
+    assert gate.GateLimits().model_dump(exclude={"tests", "attack"}) == said
+    assert gate.GateLimits().attack == 2 / 255
+    assert build.PLAN == {"rate": 0.01, "epochs": 20, "batch": 32, "schedule": "cosine", "momentum": 0.9}
+    assert infer.KNOWN == 0.975
 
 
 def test_losses_are_counted_on_the_same_images() -> None:
