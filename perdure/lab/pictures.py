@@ -6,7 +6,7 @@ runs/<benchmark>/<method>/<hash>/
     probes/NAME.png     what a probe found
 runs/studies/<name>/
     summary.md, summary.tex                     the tables that `perdure study` prints
-    summary.csv, measured.csv, differences.csv, paper.csv  the same, a file for each
+    summary.csv, measured.csv, differences.csv, cost.csv, paper.csv  the same, a file for each
     comparison.png      ACC and BWT of each method
     accuracy.png        mean accuracy over tasks seen, after each task
     new-tasks.png       accuracy on each task just after it was learned
@@ -32,7 +32,7 @@ from perdure.report.paper_figures import PaperFigure
 from perdure.report.plot import read_epochs
 from perdure.report.probes import Result, renderer, showing
 from perdure.report.table import Table, as_text
-from perdure.report.tables import beside_paper, differences, measured, summary
+from perdure.report.tables import beside_paper, cost, differences, measured, summary
 
 Warn = Callable[[str], None]
 Files = Mapping[Path, Callable[[], bytes]]
@@ -123,8 +123,8 @@ def study_tables(
     paper: Sequence[Comparison] = (),
     scale: float = 1.0,
 ) -> dict[str, list[Table]]:
-    """What a study prints: its summary, what probes measured on each benchmark, paired differences, and the paper's
-    figures beside ours."""
+    """What a study prints: its summary, what probes measured on each benchmark, paired differences, what it cost, and
+    the paper's figures beside ours."""
     note = "" if scale == 1 else f"; epochs × {scale:g}: not the plan's figures"
     benchmarks = dict.fromkeys(group.benchmark for group in groups)
     parts = [[group for group in groups if group.benchmark == benchmark] for benchmark in benchmarks]
@@ -132,6 +132,7 @@ def study_tables(
         "summary": [summary(groups, note)],
         "measured": [measured(alike, probed) for alike in parts] if probed else [],
         "differences": [differences(compared)] if compared else [],
+        "cost": [cost(done)] if (done := [group for group in groups if group.spread("seconds")]) else [],
         "paper": [beside_paper(paper)] if paper else [],
     }
     return {name: tables for name, tables in found.items() if tables}

@@ -173,7 +173,7 @@ def _of_runs(words: Sequence[str], store: Path) -> tuple[Report, Path]:
         facts={"runs": str(len(shown))} | _facts(shown),
         notes=notes,
         warnings=[*warnings, *more],
-        tables=study_tables(found, probed, differences(found)),
+        tables=study_tables(found, probed, differences(found, measured=probed)),
         groups=found,
         runs=_reported(records, store),
         together=_together(records, store),

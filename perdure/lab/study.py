@@ -185,7 +185,7 @@ class StudyResult:
         }
 
     def tables(self) -> dict[str, list[Table]]:
-        """What it prints, by name: summary, measured, differences, paper."""
+        """What it prints, by name: summary, measured, differences, cost, paper."""
         if self.facts is not None:
             return {self.plan.study.table: [self.facts]}
         return study_tables(self.groups, self.measured, self.differences, self.paper, self.plan.scale)
@@ -454,11 +454,11 @@ def _result(plan: StudyPlan, costs: list[RunCost] | None = None) -> StudyResult:
         for run in plan.runs
     ]
     records = [run.record for run in plan.runs if run.record]
-    found = groups(runs)
-    against = plan.study.against
-    compared = differences(found, None if against is None else registry.methods.short_name(against))
+    found, measured = groups(runs), _measured(plan, records)
+    against = None if plan.study.against is None else registry.methods.short_name(plan.study.against)
+    compared = differences(found, against, measured)
     paper = compare_with_paper(plan.study.paper, found) if plan.study.paper else []
-    return StudyResult(plan, found, compared, _measured(plan, records), notes_on(records), paper, costs)
+    return StudyResult(plan, found, compared, measured, notes_on(records), paper, costs)
 
 
 def _written(result: StudyResult, pictures: bool) -> StudyResult:

@@ -117,14 +117,15 @@ def paired(one: Mapping[int, float], other: Mapping[int, float], confidence: flo
     return interval([one[seed] - other[seed] for seed in one if seed in other], confidence)
 
 
-def differences(found: Sequence[Group], against: str | None = None) -> list[Difference]:
-    """ACC and BWT of every group less those of its benchmark's reference, wherever they share a seed."""
+def differences(found: Sequence[Group], against: str | None = None, measured: Sequence[str] = ()) -> list[Difference]:
+    """ACC, BWT and what probes measured of every group less those of its benchmark's reference, wherever they share a
+    seed."""
     compared = []
     for group in found:
         other = reference(found, group.benchmark, against)
         if other is None or group is other:
             continue
-        figures = {name: paired(group.figures(name), other.figures(name)) for name in ("acc", "bwt")}
+        figures = {name: paired(group.figures(name), other.figures(name)) for name in ("acc", "bwt", *measured)}
         if any(value is not None for value in figures.values()):
             compared.append(Difference(group, other, figures))
     return compared

@@ -5,7 +5,7 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
-from perdure.ops.statistics import CONFIDENCE, DDOF, Difference, Group, Interval, Spread, without_file
+from perdure.ops.statistics import CONFIDENCE, DDOF, Difference, Group, Interval, Spread, spread, without_file
 from perdure.report.table import Cell, Column, Table, names, table, with_best
 
 Record = Mapping[str, Any]
@@ -130,16 +130,30 @@ def _turned(found: Table, first: str) -> Table:
     return table(found.title, [first, *(label.text for label in labels)], rows)
 
 
+def cost(found: Sequence[Group]) -> Table:
+    """What each group took to train, and what its method holds between tasks besides the network."""
+    title = f"cost, mean ± standard deviation over n seeds (ddof {DDOF})"
+    rows = []
+    for group in found:
+        held = spread(
+            [sum(run["memory_bytes"].values()) / 1e6 for run in group.runs if run.get("memory_bytes") is not None]
+        )
+        cells = [_spread(group.spread("seconds"), digits=1), _spread(held)]
+        rows.append([without_file(group.benchmark), group.name, *cells])
+    return table(title, [*names("benchmark", "method"), Column("seconds"), Column("MB held")], rows)
+
+
 def differences(compared: Sequence[Difference]) -> Table:
     """One row per pair of groups: what the first has over the second."""
     level = f"{100 * CONFIDENCE:g} %"
     title = f"paired differences over n seeds, percent points, with {level} confidence intervals (Student's t)"
+    attacked = list(dict.fromkeys(name for _, _, figures in compared for name in figures if name.startswith(ATTACKS)))
     rows = []
     for group, other, figures in compared:
         pairs = max(value.n for value in figures.values() if value is not None)
-        cells = [_interval(figures[name]) for name in ("acc", "bwt")]
+        cells = [_interval(figures.get(name)) for name in ("acc", "bwt", *attacked)]
         rows.append([without_file(group.benchmark), f"{group.name} − {other.name}", str(pairs), *cells])
-    return table(title, [*names("benchmark", "method"), Column("n"), Column("ACC"), Column("BWT")], rows)
+    return table(title, [*names("benchmark", "method"), *map(Column, ("n", "ACC", "BWT", *attacked))], rows)
 
 
 FIGURES = {"acc": "ACC", "bwt": "BWT", "minutes": "minutes"}

@@ -71,7 +71,7 @@ def test_without_matplotlib_there_is_one_warning_and_all_the_rest(
     assert record["pictures"] == []
     assert record["probes"]["fgsm"]["headline"]
     study = pretended(tmp_path / "other")
-    assert [file.suffix for file in study.files] == [".md", ".tex", ".csv", ".csv"]
+    assert [file.suffix for file in study.files] == [".md", ".tex", ".csv", ".csv", ".csv"]
     assert [note for note in study.notes if "matplotlib" in note] == [
         f"warning: no comparison.png: pictures need matplotlib: {install_hint('report')}"
     ]
@@ -84,7 +84,8 @@ def pretended(out: Path, **more: Any) -> StudyResult:
     file.write_text(GRID)
     for one in specs(read(file), more.get("scale", 1.0)):
         acc = {"finetune": 60.0, "gpm": 70.0}[one.method] + one.seed
-        record = {**one.plain(), "acc": acc, "bwt": -1.0, "threads": 1, "device": "cpu", "seconds": 1.0}
+        record = {**one.plain(), "acc": acc, "bwt": -1.0, "threads": 1, "device": "cpu", "seconds": 7.0 + one.seed}
+        record |= {"memory_bytes": {"bases": 2_000_000, "replay": 500_000}}
         record |= {"versions": {"torch": "2", "perdure": "0"}, "data": {"completeness": "complete"}}
         record |= {"accuracy_matrix": [[acc], [acc, acc]], "learning_accuracy": acc + 3}
         finish_run(run_directory(out, one.benchmark_dir, one.method, one.digest()), record)
@@ -95,7 +96,7 @@ def test_a_study_leaves_its_tables_and_pictures(tmp_path: Path) -> None:
     found = pretended(tmp_path)
     folder = tmp_path / "studies/mine"
     assert {file.name for file in found.files} == {
-        *("summary.md", "summary.tex", "summary.csv", "differences.csv"),
+        *("summary.md", "summary.tex", "summary.csv", "differences.csv", "cost.csv"),
         *("comparison.png", "accuracy.png", "new-tasks.png", "matrices.png", "report.html"),
     }
     assert set(found.files) == set(folder.iterdir())
@@ -109,6 +110,12 @@ def test_a_study_leaves_its_tables_and_pictures(tmp_path: Path) -> None:
     assert "**71.50 ± 0.71**" in (folder / "summary.md").read_text()
     assert r"\textbf{71.50 $\pm$ 0.71}" in (folder / "summary.tex").read_text()
     assert [row["new task"] for row in rows] == ["64.50", "74.50"]
+    with (folder / "cost.csv").open() as file:
+        costs = list(csv.DictReader(file))
+    assert [(row["method"], row["seconds"], row["MB held"]) for row in costs] == [
+        ("finetune", "8.5", "2.50"),
+        ("gpm", "8.5", "2.50"),
+    ]
     assert all(is_picture(file) for file in folder.glob("*.png"))
 
 

@@ -179,3 +179,6 @@ def test_every_group_is_compared_with_its_benchmarks_first_or_with_the_one_named
     assert one.figures["acc"] == interval([2.0, 3.0])
     assert [(each.group.method, each.other.method) for each in differences(found, "b")] == [("a", "b")]
     assert differences(found, "nobody") == []
+    robust = [Group(method, "six", "", ({"seed": 1, "PGD-20": acc},)) for method, acc in (("a", 30.0), ("b", 66.0))]
+    (one,) = differences(robust, measured=["PGD-20"])
+    assert one.figures["PGD-20"] == interval([36.0])
