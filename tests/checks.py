@@ -27,6 +27,11 @@ from perdure.train.plan import Plan
 from perdure.train.state import Learned
 from perdure.types import Split, Stream, Task
 
+
+def two_tasks() -> Stream:
+    return synthetic(seed=1, tasks=2, per_class=15)
+
+
 PLAN = Plan(rate=0.02, epochs=2, batch=16, schedule="linear", keep="last")
 THOROUGH = pytest.mark.thorough
 
@@ -140,7 +145,7 @@ class Reference:
 
 @cache
 def reference(name: str) -> Reference:
-    stream, method, seen = synthetic(seed=1, tasks=2), make(name, seed=3), []
+    stream, method, seen = two_tasks(), make(name, seed=3), []
     inner = method.gradient
 
     def spied(batch: Any) -> Any:
@@ -156,7 +161,7 @@ def reference(name: str) -> Reference:
 def after_one(name: str) -> tuple[bytes, bytes]:
     """What a method comes to after the first of the two tasks: its state, as a file, and what was learned."""
     method = make(name, seed=3)
-    learned = learn(method, synthetic(seed=1, tasks=2).tasks[:1], PLAN, seed=3)
+    learned = learn(method, two_tasks().tasks[:1], PLAN, seed=3)
     state = {key: value.contiguous() for key, value in method.state_dict().items()}
     return safetensors.torch.save(state), pickle.dumps(learned)
 
@@ -166,13 +171,13 @@ def test_same_seed_same_bits_also_if_saved_between_tasks(name: str) -> None:
     state, learned = after_one(name)
     method = make(name, seed=3)
     method.load_state_dict(safetensors.torch.load(state))
-    again = learn(method, synthetic(seed=1, tasks=2).tasks[1:], PLAN, seed=3, learned=pickle.loads(learned))
+    again = learn(method, two_tasks().tasks[1:], PLAN, seed=3, learned=pickle.loads(learned))
     assert equal(reference(name).outcome(), outcome(method, again))
 
 
 def test_same_seed_same_bits_of_all_tasks_at_once() -> None:
     method = make("mtl", seed=3)
-    assert equal(reference("mtl").outcome(), outcome(method, learn(method, synthetic(seed=1, tasks=2), PLAN, seed=3)))
+    assert equal(reference("mtl").outcome(), outcome(method, learn(method, two_tasks(), PLAN, seed=3)))
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -243,7 +248,7 @@ def test_around_a_lesson_the_network_is_looked_at_in_the_right_mode_and_left_alo
     """Whatever mode it was in; with as many images as asked for; running statistics are those of training alone."""
     wanted = {"samples": 17, "trust_samples": 11, "floor": 1.0}  # at which every layer grows
     method = make(name, **{key: wanted[key] for key in wanted.keys() & values_of(registry.methods.load(name)).keys()})
-    first, second = method.lessons(synthetic(seed=1, tasks=2))
+    first, second = method.lessons(two_tasks())
     fit(method, first, replace(PLAN, epochs=1), seed=1)
     method.net.add_head(3)
     seen: list[tuple[bool, int]] = []
@@ -306,7 +311,7 @@ def tensors(thing: object, depth: int = 8) -> Iterator[Tensor]:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_no_test_data_are_reachable_from_a_lesson(name: str) -> None:
-    stream = synthetic(seed=1, tasks=2)
+    stream = two_tasks()
     hidden = {task.test.x.untyped_storage().data_ptr() for task in stream}
     lessons = list(make(name).lessons(stream))
     found = {tensor.untyped_storage().data_ptr() for tensor in tensors(lessons)}

@@ -48,7 +48,7 @@ def jobs_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def stream() -> Stream:
-    return synthetic(seed=1, tasks=2)
+    return synthetic(seed=1, tasks=2, per_class=15)
 
 
 @pytest.fixture

@@ -78,7 +78,20 @@ def test_threads_spin_for_a_bounded_time_unless_the_user_has_chosen(monkeypatch:
 
 
 def test_the_command_says_how_its_threads_wait(tmp_path: Path) -> None:
-    words = ("run", "finetune", "synthetic", "--tasks", "1", "--plan", "epochs=1", "--net", "mlp", "--json")
+    words = (
+        "run",
+        "finetune",
+        "synthetic",
+        "--tasks",
+        "1",
+        "--plan",
+        "epochs=1",
+        "--net",
+        "mlp",
+        "--threads",
+        "1",
+        "--json",
+    )
     clean = {name: value for name, value in os.environ.items() if "OMP" not in name}
     done = subprocess.run(python("-m", "perdure", *words), env=clean, capture_output=True, check=True, cwd=tmp_path)
     assert json.loads(done.stdout)["openmp"] == {"GOMP_SPINCOUNT": "10000", "KMP_BLOCKTIME": "1"}

@@ -35,6 +35,7 @@ def test_json_is_the_record_and_nothing_else(tmp_path: Path) -> None:
     assert f"{last['valid']['accuracy']:.1f} % on validation data after 2 epochs, " in lines[1]
 
 
+@pytest.mark.thorough
 def test_two_runs_of_one_seed_agree_and_two_seeds_do_not(tmp_path: Path) -> None:
     runs = [
         json.loads(perdure("run", "rcl", "synthetic", *SMALL, "--seed", seed, "--out", str(tmp_path / out)).stdout)

@@ -119,6 +119,7 @@ def test_spans_are_read_off_both_sides_of_the_same_landscape(do: Do) -> None:
         )
 
 
+@pytest.mark.thorough
 def test_flatness_is_scattered_against_robust_loss(do: Do) -> None:
     result, folder = do("flatness")
     check_drawn(result, folder, "flatness")

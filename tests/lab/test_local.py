@@ -114,7 +114,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
     return here([job(tmp_path_factory.mktemp("whole"), epochs=6)])
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_lost_run_goes_on_from_its_checkpoint(number: int, whole: list[Event], tmp_path: Path) -> None:
     """Killed by the system, or stopped by somebody else."""
     executor, killed = LocalExecutor(), []

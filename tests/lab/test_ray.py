@@ -110,6 +110,7 @@ def nothing_left(out):
     return not {name for name in names - finished if not name.endswith(".lock")}
 
 
+@pytest.mark.thorough
 def test_a_study_gives_the_same_records(cluster, reference, tmp_path, monkeypatch):
     (tmp_path / "torch.py").write_text("raise RuntimeError('imported from the working directory')")
     monkeypatch.chdir(tmp_path)

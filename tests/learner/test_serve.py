@@ -115,6 +115,7 @@ def test_a_new_revision_is_used_and_a_damaged_one_is_not(opened: Callable[[], Le
     assert answer.status_code == 200
 
 
+@pytest.mark.thorough
 def test_the_command_serves_and_starts_again_after_a_kill(state: Path, tmp_path: Path) -> None:
     """Two starts of `perdure serve`, the first ended by SIGKILL; half-sent requests on the way do no harm."""
     (tmp_path / "own.py").write_text(OWN.format(folder=str(Path(__file__).parent)))

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from perdure.data.benchmarks.synthetic import synthetic
 from perdure.methods.agem import AGEM
 from perdure.methods.finetune import FineTune
 from perdure.methods.method import Method
@@ -16,6 +17,12 @@ from perdure.train.plan import Plan
 from perdure.types import Batch, Stream
 
 PLAN = Plan(rate=0.02, epochs=5, batch=16, schedule="linear", keep="last")
+
+
+@pytest.fixture
+def stream() -> Stream:
+    """Ninety images a task, which the figures below count on."""
+    return synthetic(seed=1, tasks=2)
 
 
 def net() -> Network:

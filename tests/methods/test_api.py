@@ -217,6 +217,7 @@ class Grouped(Backbone):
         return x, x
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("backbone", [lambda: ResNet18((3, 32, 32), filters=4), Grouped])
 def test_other_networks_grow_except_in_groups(backbone: Callable[[], Backbone], stream: Stream) -> None:
     torch.manual_seed(0)
@@ -236,6 +237,7 @@ def test_several_tasks_at_once_share_their_growth(fresh_net: Fresh, stream: Stre
     assert all(torch.equal(weight, method.weights(2)[name]) for name, weight in method.weights(1).items())
 
 
+@pytest.mark.thorough
 def test_it_goes_on_from_its_state_bit_for_bit(fresh_net: Fresh, stream: Stream) -> None:
     method, other = API(fresh_net(), **GROWING), API(fresh_net(), **GROWING)
     lessons = learned(method, stream, 2)

@@ -58,6 +58,7 @@ def test_switched_off_it_is_plain_sgd_to_the_bit_and_switched_on_it_is_not(maker
     assert not equal(on[1], plain[1])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("maker", SMALL)
 def test_it_goes_on_from_its_state(maker: type[Method], stream: Stream, fresh_net: Callable[[], Network]) -> None:
     method, again, blank = (maker(fresh_net(), **SMALL[maker]) for _ in range(3))

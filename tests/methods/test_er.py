@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from perdure.data.benchmarks.synthetic import synthetic
 from perdure.methods.er import ER
 from perdure.methods.finetune import FineTune
 from perdure.methods.method import Method
@@ -19,6 +20,12 @@ from perdure.train.plan import Plan
 from perdure.types import EpochStart, Lesson, Stream
 
 PLAN = Plan(rate=0.02, epochs=5, batch=16, schedule="linear", keep="last")
+
+
+@pytest.fixture
+def stream() -> Stream:
+    """Ninety images a task, which the figures below count on."""
+    return synthetic(seed=1, tasks=2)
 
 
 def net() -> Network:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from perdure.data.benchmarks.synthetic import synthetic
 from perdure.errors import Diverged
 from perdure.lab.run import run_spec as run
 from perdure.lab.spec import spec
@@ -21,6 +22,12 @@ from perdure.train.plan import Plan
 from perdure.types import Batch, Lesson, Stream
 
 PLAN = Plan(rate=0.002, epochs=4, batch=16, schedule="linear", keep="last")
+
+
+@pytest.fixture
+def stream() -> Stream:
+    """Ninety images a task, which the figures below count on."""
+    return synthetic(seed=1, tasks=2)
 
 
 def net() -> Network:

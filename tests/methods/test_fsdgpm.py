@@ -212,11 +212,11 @@ def first_gradient(method: FSDGPM, stream: Stream) -> dict[str, Tensor]:
 
 
 def test_every_image_passes_by_the_memory_once(fresh_net: Fresh, stream: Stream) -> None:
-    method = FSDGPM(fresh_net(), memory=60)
+    method = FSDGPM(fresh_net(), memory=30)
     for seen, lesson in enumerate(method.lessons(stream), 1):
         fit(method, lesson, PLAN, seed=1)
-        assert int(method.replay["seen"]) == 90 * seen
-        assert method.replay.held == 60
+        assert int(method.replay["seen"]) == 45 * seen
+        assert method.replay.held == 30
     assert set(method.replay["task"].tolist()) == {0, 1}
     assert method.memory_bytes()["replay"] == method.replay.bytes() > 60 * 3 * 32 * 32 * 4
     facts = method.facts()

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from perdure.data.benchmarks.synthetic import synthetic
 from perdure.errors import BadData
 from perdure.methods.mtl import MTL
 from perdure.nets.mlp import MLP
@@ -13,6 +14,12 @@ from perdure.nets.network import Network
 from perdure.train.learn import learn
 from perdure.train.plan import Plan
 from perdure.types import Stream
+
+
+@pytest.fixture
+def stream() -> Stream:
+    """Ninety images a task, which the figures below count on."""
+    return synthetic(seed=1, tasks=2)
 
 
 def test_one_lesson_of_all_tasks_and_one_row_of_scores(stream: Stream, fresh_net: Callable[[], Network]) -> None:

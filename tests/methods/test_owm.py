@@ -203,6 +203,7 @@ def test_it_forgets_less_than_plain_training() -> None:
 # --- state, other networks and lessons ------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_it_goes_on_from_its_state_bit_for_bit(fresh_net: Fresh) -> None:
     stream = synthetic(seed=1, tasks=3)
     method, other = OWM(fresh_net()), OWM(fresh_net())
@@ -244,6 +245,7 @@ class Grouped(Backbone):
         return x, x
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("backbone", [lambda: ResNet18((3, 32, 32), filters=8), Grouped])
 def test_it_runs_on_other_networks(backbone: Callable[[], Backbone], stream: Stream) -> None:
     torch.manual_seed(0)

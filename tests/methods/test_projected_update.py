@@ -25,7 +25,7 @@ LIMITS = dict.fromkeys(("gpm", "pat", "dfgp", "rcl", "sgp", "trgp", "api"), 1e-5
 
 def change(method: Method, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> float:
     """Largest ‖ΔW M‖/‖W M‖ over layers, M what is protected when the second task begins, ΔW what it does."""
-    first, second = method.lessons(synthetic(seed=1, tasks=2))
+    first, second = method.lessons(synthetic(seed=1, tasks=2, per_class=15))
     fit(method, first, plan, seed=1)
     protected, before, own, named = directions(method), shared_weights(method), method.gradient, set()
     start = {name: weight.detach().clone() for name, weight in method.named_parameters()}

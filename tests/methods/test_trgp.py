@@ -201,6 +201,7 @@ class Grouped(Backbone):
         return x, x
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("backbone", [lambda: ResNet18((3, 32, 32), filters=8), lambda: MLP((3, 32, 32)), Grouped])
 def test_it_runs_on_other_networks(backbone: Callable[[], Backbone], stream: Stream) -> None:
     torch.manual_seed(0)
