@@ -1,8 +1,8 @@
 """Certified accuracy by randomized smoothing: no attack within a radius, whichever it is, changes the answer.
 
 What is certified is not the network but the smoothed classifier, which answers with the class that the network gives
-most often under noise. A certificate holds for an image alone, so the network's answer may depend on nothing else: batch
-norms that use the statistics of the batch are given fixed ones, of the task's training images with the same noise.
+most often under noise. A certificate holds for an image alone, so the network's answer may depend on nothing else:
+batch norms that use the statistics of the batch are given fixed ones, of the task's training images with such noise.
 """
 
 from collections.abc import Sequence
