@@ -42,8 +42,8 @@ def tables(results: Sequence[Result]) -> Tables:
 
 
 def draw(figure: Figure, results: Sequence[Result]) -> None:
-    """Certified accuracy against the radius: of one run each task and the mean, of several their means. Below, where it
-    is known, how much of it old tasks keep as more are learned."""
+    """Certified accuracy against the radius, as far as so many copies reach: of one run each task and the mean, of
+    several their means. Below, where it is known, how much of it old tasks keep as more are learned."""
     later = [result for result in results if result.figures["over_time"] and len(_matrix_at(result)) > 1]
     figure.set_size_inches(6.4, 7.0 if later else 4.0)
     axes = figure.subplots(1 + bool(later), 1, squeeze=False)[:, 0]
@@ -123,21 +123,22 @@ def _largest(figures: Figures) -> str:
 
 
 def _curves(axes: Axes, results: Sequence[Result]) -> None:
-    end = 1.02 * max(result.figures["largest"] or 0 for result in results) or 1.0
-    radii = np.linspace(0, end, 201)
     if len(results) == 1:
-        (result,) = results
-        names, found = result.figures["tasks"], _shares(result, radii)
+        names = results[0].figures["tasks"]
+        radii, found = _shares(results[0])
         for name, share, style in zip(names, found, line_styles(names), strict=True):
             axes.plot(radii, share, label=name, **_thin(style))
         axes.plot(radii, np.mean(found, 0), label="mean", color="black", linewidth=2.2)
     else:
         for result, style in zip(results, line_styles([one.label for one in results]), strict=True):
-            axes.plot(radii, np.mean(_shares(result, radii), 0), label=result.label, **style | {"markevery": 25})
+            radii, found = _shares(result)
+            axes.plot(radii, np.mean(found, 0), label=result.label, **style | {"markevery": 25})
     sigma = render.joined(results, "sigma")
     title = f"{results[0].label}: smoothed" if len(results) == 1 else "smoothed"
     axes.set_title(f"{title} with σ {sigma}")
-    axes.set(xlim=(0, end), ylim=(0, 102), xlabel="radius (L2) in pixels of 0 … 1")
+    axes.set(xlim=(0, None), ylim=(0, 102))
+    copies = render.joined(results, "samples")
+    axes.set_xlabel(f"radius (L2) in pixels of 0 … 1\n{copies} noisy copies can certify {_largest(results[0].figures)}")
     axes.set_ylabel("certified accuracy (%)" if len(results) == 1 else "certified accuracy (%), mean over tasks")
     render.label_ends(axes)
 
@@ -146,11 +147,12 @@ def _thin(style: dict[str, Any]) -> dict[str, Any]:
     return style | {"markevery": 25, "linewidth": 1.0, "markersize": 3.5}
 
 
-def _shares(result: Result, radii: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
-    """Tasks by radii: percent of the images that are right, and certified so far."""
+def _shares(result: Result) -> "tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]":
+    """Radii, and tasks by radii: percent of the images that are right, and certified so far."""
     tasks = range(len(result.figures["tasks"]))
+    radii = np.linspace(0, result.figures["largest"] or result.figures["sigma"], 201)
     reached = [np.where(result.arrays[f"right_{task}"], result.arrays[f"radius_{task}"], -1.0) for task in tasks]
-    return np.stack([100 * (of[:, None] >= radii).mean(0) for of in reached])
+    return radii, np.stack([100 * (of[:, None] >= radii).mean(0) for of in reached])
 
 
 def _old_tasks(axes: Axes, results: Sequence[Result]) -> None:
