@@ -375,6 +375,7 @@ probes = Registry(
         "masking": Entry("perdure.probes.masking:Masking", "is the robustness real, or are gradients masked?"),
         "transfer": Entry("perdure.probes.transfer:Transfer", "attacks made on one run and tried on others"),
         "over-time": Entry("perdure.probes.over_time:OverTime", "robust accuracy of each task over time"),
+        "smoothing": Entry("perdure.probes.smoothing:Smoothing", "certified accuracy, by randomized smoothing"),
         "corruption": Entry("perdure.probes.corruption:Corruption", "accuracy on noisy, blurred, foggy … images"),
         "outliers": Entry("perdure.probes.outliers:Outliers", "what outliers do to losses and gradients (Eqs. 2–4)"),
         "flatness": Entry(

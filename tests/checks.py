@@ -117,6 +117,7 @@ def another(value: Value) -> Any:
 def test_every_value_is_stored_as_it_was_given(name: str) -> None:
     """Also where a method hands it on to the one that it builds on."""
     given = {value.name: another(value) for value in values_of(registry.methods.load(name)).values()}
+    assert make(name, "mlp", attack=None, noise=given.pop("noise")).noise == 0.25  # not beside an attack
     method = make(name, "mlp", **given)
     buffer = getattr(method, "replay", getattr(method, "memory", None))
     stored = {key: buffer.capacity if key == "memory" else getattr(method, key) for key in given}

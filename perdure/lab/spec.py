@@ -35,6 +35,7 @@ PLAN_ALIASES = {
 FORMAT = 4  # rises when the same spec would give other numbers
 UNATTACKED = {"attack": None, "attack_steps": 1, "attack_guard": True}  # of all methods, before there were such values
 ATTACKING = ("pat",)  # methods that came with them
+UNPERTURBED = {"noise": None}  # of all methods, before there was noise
 REVISED = ("ewc", "owm")  # methods with other numbers since, but only where the validation loss decides
 
 
@@ -185,7 +186,11 @@ def _before(content: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     }
     by_benchmark = {"cifar100": {"order": "index"}}
     return {
-        "values": {**by_method.get(content["method"], {}), **({} if content["method"] in ATTACKING else UNATTACKED)},
+        "values": {
+            **by_method.get(content["method"], {}),
+            **({} if content["method"] in ATTACKING else UNATTACKED),
+            **UNPERTURBED,
+        },
         "settings": by_benchmark.get(content["benchmark"], {}),
     }
 

@@ -1,9 +1,9 @@
 """Replay buffers: images of past tasks.
 
 Images are held as the batches bring them: normalized, in the floating-point type of training, so that a replayed image
-is the same to the bit. As uint8 pixels they would take a quarter of the bytes. Where batches are augmented or attacked,
-originals are held: one random crop of an image would else stand for it for good, in replay and in bases. A buffer whose
-images are going to be attacked again holds the pixel scale of each beside it.
+is the same to the bit. As uint8 pixels they would take a quarter of the bytes. Where batches are augmented, attacked or
+noisy, originals are held: one random crop of an image would else stand for it for good, in replay and in bases. A
+buffer whose images are going to be attacked or noisy again holds the pixel scale of each beside it.
 """
 
 from collections.abc import Callable

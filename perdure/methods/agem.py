@@ -29,7 +29,7 @@ class AGEM(Method):
         **shared: Unpack[Shared],
     ) -> None:
         super().__init__(net, **shared)
-        self.memory = TaskBuffer(memory, scaled=self.attack is not None)
+        self.memory = TaskBuffer(memory, scaled=self.perturbs)
         self.replay_batch = replay_batch
         # steps that met the memory, and those of them that conflicted
         self.tally: Tensor

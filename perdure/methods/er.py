@@ -31,7 +31,7 @@ class ER(Method):
         **shared: Unpack[Shared],
     ) -> None:
         super().__init__(net, **shared)
-        self.memory = ReservoirBuffer(memory, scaled=self.attack is not None)
+        self.memory = ReservoirBuffer(memory, scaled=self.perturbs)
         self.replay_batch = replay_batch
         self.batches = batches
         self.clip = clip

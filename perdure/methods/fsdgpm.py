@@ -54,7 +54,7 @@ class FSDGPM(GPM):
         self.pieces = pieces
         self.second_order, self.learn_norms = second_order, learn_norms
         self.variant = variant
-        self.replay = ReservoirBuffer(memory, scaled=self.attack is not None)
+        self.replay = ReservoirBuffer(memory, scaled=self.perturbs)
         self.importance, self.velocity = TensorBank(), TensorBank()  # λ and its momentum, by layer
         self.lr_scale, self.filling, self.attached = 1.0, False, True
 

@@ -27,6 +27,7 @@ class Shared(TypedDict, total=False):
     attack: Strength | None
     attack_steps: Count
     attack_guard: bool
+    noise: Strength | None
 
 
 class Method(nn.Module):
@@ -61,12 +62,16 @@ class Method(nn.Module):
         attack: Strength | None = None,  # how far each pixel of a training image may be moved against it; none: not
         attack_steps: Count = 1,  # steps of that attack, from a random start; each costs a pass forward and back
         attack_guard: bool = True,  # whether more steps are taken once these no longer show what stronger attacks do
+        noise: Strength | None = None,  # standard deviation, in pixels, of Gaussian noise on training images; none: no
     ) -> None:
         super().__init__()
+        if attack is not None and noise is not None:
+            raise WrongValue("attack and noise cannot both be set; training takes one of them: set the other to none")
         self.net = net
         self.attack = attack
         self.attack_steps = self.attack_steps_now = attack_steps
         self.attack_guard = attack_guard
+        self.noise = noise
         self.robust_best = 0.0  # of this lesson: best accuracy under the guard's attack, percent
         self.cautions: tuple[str, ...] = ()  # what happened in training that a reader of the record should know
         self.train_rows, self.train_logits = 0, None  # of a step: the first logits of a whole batch, for its score
@@ -150,19 +155,34 @@ class Method(nn.Module):
         return outputs
 
     def attacked(self, batch: Batch) -> Batch:
-        """The batch with its images attacked as the network is now, in the mode it is in; as it is where there is no
-        attack. The images that were given are its originals."""
-        if self.attack is None:
+        """The batch with its images attacked as the network is now, in the mode it is in, or with noise; as it is where
+        there is neither. The images that were given are its originals."""
+        if not self.perturbs:
             return batch
         if batch.pixels is None:
-            raise WrongValue("an attack is as strong as pixels say, and this batch does not tell: give Batch.pixels")
-        model, pixels = self.classifier(batch.task, batch.pixels), batch.pixels.pixels(batch.x)
+            raise WrongValue("attack and noise are measured in pixels, and this batch does not tell: give Batch.pixels")
+        moved = self._moved(batch, batch.pixels) if self.noise is None else self._noisy(batch, batch.pixels)
+        return replace(batch, x=moved, original=batch.x if batch.original is None else batch.original)
+
+    @property
+    def perturbs(self) -> bool:
+        """Whether training images are attacked, or noise is added to them."""
+        return self.attack is not None or self.noise is not None
+
+    def _moved(self, batch: Batch, scale: PixelScale) -> Tensor:
+        assert self.attack is not None
+        model, pixels = self.classifier(batch.task, scale), scale.pixels(batch.x)
         ball, rng, seen = Ball("linf", self.attack), torch.default_generator, self.train_logits
         with self.net.kept_statistics():
             moved = training_attack(model, pixels, batch.y, ball, steps=self.attack_steps_now, rng=rng)
         self.train_logits = seen  # what the attack's forwards answered is no score of the step's
-        original = batch.x if batch.original is None else batch.original
-        return replace(batch, x=batch.pixels.normalize(moved), original=original)
+        return scale.normalize(moved)
+
+    def _noisy(self, batch: Batch, scale: PixelScale) -> Tensor:
+        """Not clipped to images: randomized smoothing, for which one trains so, adds plain Gaussian noise."""
+        assert self.noise is not None
+        drawn = torch.randn(batch.x.shape)  # on the CPU: the same on every device
+        return batch.x + self.noise * drawn.to(batch.x) / scale.std
 
     def remembered(self) -> tuple[str, ...]:
         """The names of what a checkpoint must hold besides tensors."""

@@ -23,6 +23,7 @@ class PAT(GPM):
         attack: Strength | None = 4 / 255,  # how far each pixel of a training image may be moved against it
         attack_steps: Count = 1,  # steps of that attack, from a random start; each costs a pass forward and back
         attack_guard: bool = True,  # whether more steps are taken once these no longer show what stronger attacks do
+        noise: Strength | None = None,  # standard deviation, in pixels, of Gaussian noise on training images; none: no
         threshold: Share = 0.97,  # ε: share of each layer's input energy that is protected
         threshold_step: Share = 0.003,  # what ε gains with each task
         samples: Count = 125,  # n: training images whose layer inputs are remembered
@@ -37,4 +38,5 @@ class PAT(GPM):
             attack=attack,
             attack_steps=attack_steps,
             attack_guard=attack_guard,
+            noise=noise,
         )

@@ -298,6 +298,18 @@ class Network(nn.Module):
     def _needs_batch_statistics(self) -> bool:
         return any(not norm.track_running_stats for norm in norms_of(self.backbone))
 
+    def fix_statistics(self, forward: Callable[[], None]) -> None:
+        """Norms that use the statistics of the batch get some of their own, in evaluation: the mean over the batches
+        that `forward` sends through. From then on, the answer to an image does not depend on others."""
+        norms = [norm for norm in norms_of(self.backbone) if not norm.track_running_stats]
+        for norm in norms:
+            _track(norm)
+            norm.momentum = None  # the mean over all batches
+            norm.train()
+        forward()
+        for norm in norms:
+            norm.eval()
+
     @contextmanager
     def kept_statistics(self) -> Iterator[None]:
         """Forwards inside leave running statistics as they are: for those in training mode that are followed by no

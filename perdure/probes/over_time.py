@@ -55,15 +55,15 @@ class OverTime(Probe):
             **both_units([self.ball.radius], self.space, trained.tasks),
             "tasks": trained.task_names[: len(sizes)],
             "images": sizes,
-            "clean": _scores(clean, sizes),
-            "robust": _scores(robust, sizes),
+            "clean": scores(clean, sizes),
+            "robust": scores(robust, sizes),
         }
         bwt = figures["robust"]["bwt"]
         figures["kept"] = None if bwt is None else bwt - figures["clean"]["bwt"]
         attack = "" if self.name() == OverTime().name() else f", {self.name()}"  # several may stand in one table
         headline = {f"robust ACC{attack}": figures["robust"]["acc"]}
         headline |= {} if bwt is None else {f"robust BWT{attack}": bwt}
-        return ProbeResult(figures, headline, {side: _padded(figures[side]["matrix"]) for side in ("clean", "robust")})
+        return ProbeResult(figures, headline, {side: padded(figures[side]["matrix"]) for side in ("clean", "robust")})
 
     def name(self) -> str:
         """Such as PGD-10 2/255."""
@@ -90,7 +90,7 @@ def known(snapshot: Method) -> int:
     return len(snapshot.net.heads)
 
 
-def _scores(hits: list[list[int]], sizes: list[int]) -> dict[str, Any]:
+def scores(hits: list[list[int]], sizes: list[int]) -> dict[str, Any]:
     pairs = [list(zip(row, sizes, strict=False)) for row in hits]
     matrix = [[100 * right / n for right, n in row] for row in pairs]
     return {
@@ -103,7 +103,7 @@ def _scores(hits: list[list[int]], sizes: list[int]) -> dict[str, Any]:
     }
 
 
-def _padded(matrix: list[list[float]]) -> torch.Tensor:
+def padded(matrix: list[list[float]]) -> torch.Tensor:
     """Lessons by tasks; −1 where a task was still to come: unlike NaN it equals itself."""
     widest = len(matrix[-1])
     return torch.tensor([[*row, *[-1.0] * (widest - len(row))] for row in matrix], dtype=torch.float64)

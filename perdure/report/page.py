@@ -372,6 +372,7 @@ PROBES = {
     "capacity": "Input directions that each layer has used, task after task",
     "calibration": "Accuracy against confidence",
     "over-time": "The accuracy matrix, clean and under attack",
+    "smoothing": "Certified accuracy against the radius",
 }  # fmt: skip
 """What the picture of a probe shows."""
 

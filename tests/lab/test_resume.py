@@ -135,6 +135,17 @@ def test_attacks_replayed_attacks_and_what_the_guard_has_done_resume(method, tmp
         assert same(outcome(run_spec(asked, out=out), asked.plan), whole), moment
 
 
+@pytest.mark.parametrize("method", ["gpm", "er"])
+def test_noise_and_replayed_noise_resume(method, tmp_path):
+    values = {"noise": 0.1} | ({"memory": 20, "replay_batch": 8} if method == "er" else {})
+    asked = spec(method, "synthetic", tasks=2, values=values, plan=PLAN, **SMALL)
+    whole = outcome(run_spec(asked, out=tmp_path / "whole"), asked.plan)
+    for moment in (2, 9):  # within the first lesson and the second
+        with pytest.raises(PulledPlug):
+            run_spec(asked, out=tmp_path / "broken", callback=Plug(moment), every=0)
+    assert same(outcome(run_spec(asked, out=tmp_path / "broken"), asked.plan), whole)
+
+
 @pytest.mark.parametrize(("method", "plan"), [("er", "adamw"), *(("gpm", name) for name in OTHERS)])
 def test_every_optimizer_schedule_and_augmentation_resumes(method, plan, tmp_path):
     asked = spec(method, "synthetic", tasks=2, plan=OTHERS[plan], **SMALL)

@@ -31,6 +31,7 @@ QUICK: dict[str, dict[str, Any]] = {
     "masking": {"images": 16, "steps": 2, "queries": 5},
     "transfer": {"images": 16, "steps": 2},
     "over-time": {"images": 16, "steps": 2},
+    "smoothing": {"images": 8, "samples": 40, "selection": 10, "over_time": True},
     "corruption": {"images": 16, "severities": (1, 5)},
     "outliers": {"images": 16},
     "flatness": {"images": 16, "steps": 2},
@@ -135,7 +136,10 @@ def other(request: pytest.FixtureRequest) -> TrainedMethod:
     return TrainedMethod(method, stream.tasks, request.param, kept.snapshots, stream.tasks)
 
 
-@pytest.mark.parametrize("name", ["pgd", "over-time", "outliers", "flatness", "landscape", "geometry", "capacity"])
+SOME = ["pgd", "over-time", "smoothing", "outliers", "flatness", "landscape", "geometry", "capacity"]
+
+
+@pytest.mark.parametrize("name", SOME)
 def test_every_kind_of_method_can_be_probed(name: str, other: TrainedMethod) -> None:
     probe = quick(name)
     told = probe.cost(other)

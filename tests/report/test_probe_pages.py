@@ -19,6 +19,7 @@ from perdure.report.probes import (
     outliers,
     over_time,
     robustness,
+    smoothing,
     transfer,
 )
 from perdure.report.table import Table
@@ -368,6 +369,80 @@ def test_over_time() -> None:
     assert rows(summary)[0] == ["one", "40.0 (90.0)", "−11.0 (−1.0)", "51.0 (91.0)", "12.0 (2.0)", "−10.0"]
     old = drawn(over_time, one, joint)[-1]
     assert lines(old) == {"one": ([2, 3], [60, 40]), "joint": ([2, 3], [60, 60])}
+
+
+# --- certified accuracy ---
+
+
+def smoothed(label: str, bwt: float | None = -3.0, largest: float | None = 0.3) -> Result:
+    def summary(first: float) -> dict[str, Any]:
+        intervals = [[first - 5, first + 5], [first - 6, first + 6]]
+        return {"acc": first + 0.5, "by_task": [first, first + 1], "interval": [1.0, 2.0], "intervals": intervals}
+
+    over_time = [
+        {"matrix": matrix, "acc": acc, "bwt": bwt, "learning_accuracy": acc + 1, "forgetting": acc + 2}
+        for acc, matrix in ((70.0, [[1.0], [2.0, 3.0]]), (40.0, [[55.0], [45.0, 35.0]]))
+    ]
+    told = {
+        "sigma": 0.12,
+        "samples": 1000,
+        "alpha": 0.001,
+        "radii": [0.0, 0.2],
+        "largest": largest,
+        "fixed": True,
+        "tasks": ["a", "b"],
+        "images": [4, 5],
+        "clean": summary(80),
+        "certified": [summary(70), summary(40)],
+        "abstained": summary(10),
+        "mean_radius": [0.1, 0.2],
+        "over_time": None if bwt is None else over_time,
+    }
+    arrays = {
+        "radius_0": np.array([0.3, 0.1, -1.0, 0.2]),
+        "right_0": np.array([1, 1, 0, 0], np.uint8),
+        "radius_1": np.array([0.3, 0.3, 0.05, 0.3]),
+        "right_1": np.array([1, 1, 1, 1], np.uint8),
+    }
+    return Result(label, {}, told, arrays)
+
+
+def test_smoothing() -> None:
+    summary, by_task, over_time, matrix, *notes = smoothing.tables([smoothed("gpm")])
+    assert heads(summary) == ["run", "clean", "≥ 0", "≥ 0.2", "abstained", "mean r"]
+    assert rows(summary) == [["gpm", "80.5", "70.5", "40.5", "10.5", "0.150"]]
+    assert rows(by_task) == [
+        ["a", "4", "80.0", "70.0 (65–75)", "40.0 (35–45)", "10.0"],
+        ["b", "5", "81.0", "71.0 (64–76)", "41.0 (34–46)", "11.0"],
+    ]
+    assert rows(over_time) == [
+        ["gpm", "≥ 0", "70.0", "−3.0", "71.0", "72.0"],
+        ["gpm", "≥ 0.2", "40.0", "−3.0", "41.0", "42.0"],
+    ]
+    assert [row[1:] for row in rows(matrix)] == [["55.0", ""], ["45.0", "35.0"]]
+    assert smoothing.FIXED in notes
+    assert notes[-1].endswith("chance of at most 0.001; 1000 noisy copies can certify 0.3 at most")
+    assert smoothing.tables([smoothed("gpm", largest=None)])[-1].endswith("can certify nothing")
+
+
+def test_smoothing_compared_and_drawn() -> None:
+    one, other = smoothed("gpm"), smoothed("pat", bwt=None)
+    summary, over_time, *notes = smoothing.tables([one, other])
+    assert [row[0] for row in rows(summary)] == ["gpm", "pat"]
+    assert [row[0] for row in rows(over_time)] == ["gpm", "gpm"]
+    assert all(isinstance(note, str) for note in notes)
+    (curves,) = drawn(smoothing, other)
+    radii, mean = lines(curves)["mean"]
+    assert radii[0] == 0
+    assert radii[-1] == 0.3
+    assert (mean[0], mean[-1]) == (75.0, 50.0)  # of 2 of 4 and 4 of 4, 1 and 3; a wrong answer does not count
+    assert lines(curves)["a"][1][0] == 50
+    at = min(range(len(radii)), key=lambda place: abs(radii[place] - 0.15))
+    assert (lines(curves)["a"][1][at], lines(curves)["b"][1][at]) == (25, 75)
+    both, old = drawn(smoothing, one, other)
+    assert set(lines(both)) == {"gpm", "pat"}
+    assert lines(both)["pat"][1] == mean
+    assert lines(old) == {"gpm": ([2], [45])}
 
 
 # --- accuracy under attack ---

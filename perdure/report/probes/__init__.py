@@ -42,6 +42,7 @@ RENDERERS = {
     **dict.fromkeys(("landscape", "plane"), "landscape"),
     **{name: name for name in ("masking", "transfer", "corruption", "outliers", "geometry", "capacity", "calibration")},
     "over-time": "over_time",
+    "smoothing": "smoothing",
 }
 
 
