@@ -218,7 +218,7 @@ def test_every_image_passes_by_the_memory_once(fresh_net: Fresh, stream: Stream)
         assert int(method.replay["seen"]) == 45 * seen
         assert method.replay.held == 30
     assert set(method.replay["task"].tolist()) == {0, 1}
-    assert method.memory_bytes()["replay"] == method.replay.bytes() > 60 * 3 * 32 * 32 * 4
+    assert method.memory_bytes()["replay"] == method.replay.bytes() > 30 * 3 * 32 * 32 * 4
     facts = method.facts()
     assert all(0.9 < mean <= 1 for mean in facts["mean_importance"].values())
 
