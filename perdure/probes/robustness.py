@@ -244,7 +244,7 @@ class APGD(AttackProbe):
 
 
 class APGDTargeted(AttackProbe):
-    """Auto-PGD towards one wrong class after another, by the targeted difference of logits ratio: part of AutoAttack."""
+    """Auto-PGD towards one wrong class after another, by the targeted difference of logits ratio: as in AutoAttack."""
 
     name = "apgd-t"
     title = "APGD-T"
@@ -278,7 +278,7 @@ class APGDTargeted(AttackProbe):
 
 
 class FAB(AttackProbe):
-    """The nearest wrong answer, towards one wrong class after another: part of AutoAttack. An image stays right if none
+    """The nearest wrong answer, towards one wrong class after another, as in AutoAttack. An image stays right if none
     is found within the strength. Uses no chance."""
 
     name = "fab"
