@@ -391,6 +391,14 @@ def test_a_step_of_fab_is_that_of_the_paper() -> None:
     torch.testing.assert_close(second, told)
 
 
+def test_however_far_fab_went_a_tenth_of_its_step_begins_at_the_image() -> None:
+    x, _, _ = some(1)
+    here, normal = x.roll(1, 3), torch.ones_like(x)
+    ahead = normal.sum().view(1)  # the boundary is one off at every pixel, from here as from the image
+    step = attacks._beyond_the_boundary(here, x, ahead, normal, Ball("linf", 1.0), FREE)
+    torch.testing.assert_close(step, 0.9 * (here - 1.05) + 0.1 * (x - 1.05))
+
+
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("bounds", [(0.0, 1.0), FREE])
 def test_the_way_to_a_plane_is_the_shortest_within_the_bounds(norm: Norm, bounds: tuple[float, float]) -> None:
