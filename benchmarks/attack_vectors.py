@@ -28,6 +28,7 @@ SHOWN = 4  # images whose pixels are recorded
 RADIUS = {"linf": 4 / 255, "l2": 0.2}
 RATE = {"linf": 1 / 255, "l2": 0.05}  # of PGD
 STEPS, AUTO_STEPS, QUERIES, SEEDS = 10, 100, 150, 5
+FEW, FAB_STEPS = 40, 25  # images that are attacked towards each wrong class, and how many steps FAB takes
 
 Vector = dict[str, Any]
 
@@ -225,13 +226,56 @@ def by_autoattack() -> list[Vector]:
     return found
 
 
+def by_autoattack_targeted() -> list[Vector]:
+    """Of the first few images. APGD-T from starts that are given, towards the most likely wrong class of each image,
+    then the next, and so on: the highest loss of each image towards any of them. FAB-T, in single precision, as it is
+    there: how far its nearest wrong answer is, 0 for images that are wrong as they are, none where none was found."""
+    from pyautoattack.autopgd_base import APGDAttack_targeted
+    from pyautoattack.fab_pt import FABAttack_PT
+
+    x, y = (part[:FEW] for part in images())
+    clean = model()(x)
+    answered = clean.argmax(1) == y
+    ranked = clean.scatter(1, y[:, None], -torch.inf).argsort(1, descending=True)[:, : CLASSES - 1]
+    found = []
+    for norm, name in (("linf", "Linf"), ("l2", "L2")):
+        settings = {"norm": name, "eps": RADIUS[norm], "n_iter": AUTO_STEPS, "rho": 0.75}
+        climb = APGDAttack_targeted(model(), **settings, n_target_classes=CLASSES - 1)
+        climb.init_hyperparam(x)
+        robust, highest = answered.clone(), []
+        for target in ranked.T:
+            climb.y_target = target
+            _, always_right, loss, _ = climb.attack_single_run(x, y, x_init=starts(norm)[:FEW])
+            robust &= always_right
+            highest.append(loss)
+        about = {"library": "pyautoattack", "norm": norm, "settings": {**settings, "n_target_classes": CLASSES - 1}}
+        top = torch.stack(highest).amax(0)
+        found.append({**about, "attack": "apgd-t", "right": int(robust.sum()), "loss": rounded(top)})
+        torch.set_default_dtype(torch.float32)
+        single = model().float()
+        near = FABAttack_PT(single, norm=name, n_iter=FAB_STEPS, eps=RADIUS[norm], n_target_classes=CLASSES - 1)
+        least = torch.where(answered, torch.inf, 0.0).double()
+        for place in range(2, CLASSES + 1):
+            near.target_class = place  # its own count: 1 is the answer itself
+            moved = near.attack_single_run(x.float(), y, is_targeted=True)
+            change = (moved - x.float()).double().flatten(1)
+            far = change.abs().amax(1) if norm == "linf" else change.norm(dim=1)
+            least = torch.where(answered & (single(moved).argmax(1) != y), torch.minimum(far, least), least)
+        torch.set_default_dtype(torch.float64)
+        settings = {"norm": name, "n_iter": FAB_STEPS, "n_target_classes": CLASSES - 1}
+        distances = [value if value < torch.inf else None for value in rounded(least)]
+        farther = int((least > RADIUS[norm]).sum())
+        found.append({**about, "settings": settings, "attack": "fab-t", "right": farther, "distance": distances})
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=OUT)
     args = parser.parse_args()
     warnings.simplefilter("ignore")  # the libraries' own
     torch.set_default_dtype(torch.float64)  # of what libraries make on the way: rounding would decide about steps
-    vectors = [*by_foolbox(), *by_torchattacks(), *by_art(), *by_autoattack()]
+    vectors = [*by_foolbox(), *by_torchattacks(), *by_art(), *by_autoattack(), *by_autoattack_targeted()]
     libraries = ["torch", *dict.fromkeys(vector["library"] for vector in vectors)]
     about = {"made by": "benchmarks/attack_vectors.py", "versions": {name: version(name) for name in libraries}}
     clean = {"right": right(images()[0]), "loss": rounded(losses(images()[0]))}

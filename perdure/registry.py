@@ -370,6 +370,8 @@ probes = Registry(
         "apgd": Entry(
             "perdure.probes.robustness:APGD", "accuracy under attacks that choose their steps, by two losses"
         ),
+        "apgd-t": Entry("perdure.probes.robustness:APGDTargeted", "accuracy under APGD towards each wrong class"),
+        "fab": Entry("perdure.probes.robustness:FAB", "accuracy under a search for the nearest wrong answer"),
         "square": Entry("perdure.probes.robustness:Square", "accuracy under a black-box attack by random squares"),
         "noise": Entry("perdure.probes.robustness:Noise", "accuracy under random noise of an attack's size"),
         "masking": Entry("perdure.probes.masking:Masking", "is the robustness real, or are gradients masked?"),

@@ -64,7 +64,9 @@ def probe_spec(text: str, values: Mapping[str, Any] | None = None) -> ProbeSpec:
     defaults = {key: value.default for key, value in values_of(maker).items()}
     chosen = {**defaults, **checked(f"probe {name}", maker, given)}
     maker(**chosen)  # what is wrong with the values together is said now, not after hours of training
-    plain, usual = (json.dumps(which, sort_keys=True, default=list) for which in (chosen, defaults))
+    late = {key for key in maker.added if chosen[key] == defaults[key]}
+    named = [{key: value for key, value in which.items() if key not in late} for which in (chosen, defaults)]
+    plain, usual = (json.dumps(which, sort_keys=True, default=list) for which in named)
     own = registry.probes.own(name)
     if own is not None:  # an edited probe is another one
         plain += own["checksum"]

@@ -1,14 +1,15 @@
 """Adversarial images: how far the answers can be turned by moving images a little.
 
-All attacks are untargeted and move a whole batch together, since batch norm may couple its images. The best points of
-each image make up a batch that was never tried; it is tried too, and of all batches tried as a whole the one with the
-fewest right answers (then the highest loss) is returned. Without coupling this is the usual best for each image.
+Any wrong answer will do, also where an attack heads for one class after another. All attacks move a whole batch
+together, since batch norm may couple its images. The best points of each image make up a batch that was never tried; it
+is tried too, and of all batches tried as a whole the one with the fewest right answers (then the highest loss) is
+returned. Without coupling this is the usual best for each image.
 
 Each attack takes the same number of passes whatever it finds; `…_cost` gives (forwards, gradients) for each image.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -52,6 +53,25 @@ class PixelClassifier:
         return input_gradient(self.forward, x, loss)
 
 
+class MeanOverPasses:
+    """What a classifier whose answers depend on chance gives on average: logits, losses and gradients are means over so
+    many passes. Attacks then follow the expectation (Athalye et al., ICML 2018) and not the luck of one pass."""
+
+    def __init__(self, model: Classifier, passes: int) -> None:
+        self.model, self.passes = model, passes
+
+    @property
+    def bounds(self) -> Bounds:
+        return self.model.bounds
+
+    def logits(self, x: Tensor) -> Tensor:
+        return _mean([self.model.logits(x) for _ in range(self.passes)])
+
+    def input_gradient(self, x: Tensor, loss: PerImage) -> tuple[Tensor, Tensor, Tensor]:
+        logits, each, gradients = zip(*(self.model.input_gradient(x, loss) for _ in range(self.passes)), strict=True)
+        return _mean(logits), _mean(each), _mean(gradients)
+
+
 def input_gradient(forward: Callable[[Tensor], Tensor], x: Tensor, loss: PerImage) -> tuple[Tensor, Tensor, Tensor]:
     """Logits (n, classes), the loss of each image (n,), and the gradient of their sum by the images."""
     start = x.detach().requires_grad_()
@@ -90,6 +110,11 @@ class Ball:
             share = torch.rand(len(start), generator=rng).to(start) ** (1 / start[0].numel())
             change = self.radius * _wide(share, start) * self.steepest(_normal(start, rng))
         return self.project(start + change, start, bounds)
+
+    def length(self, change: Tensor) -> Tensor:
+        """How far each image was moved (n,)."""
+        inner = change.flatten(1)
+        return inner.abs().amax(1) if self.norm == "linf" else torch.linalg.vector_norm(inner, dim=1)
 
     def steepest(self, gradient: Tensor) -> Tensor:
         """The direction of unit length in this norm along which the loss grows fastest; nowhere for a zero gradient."""
@@ -181,14 +206,48 @@ def apgd(
     return worst.batch()
 
 
+def apgd_targeted(
+    model: Classifier,
+    x: Tensor,
+    y: Tensor,
+    ball: Ball,
+    *,
+    targets: int = 9,
+    steps: int = 50,
+    restarts: int = 1,
+    rng: torch.Generator,
+) -> Tensor:
+    """Auto-PGD towards one wrong class after another, those that are most likely for each image (Croce & Hein, ICML
+    2020). All are wrong classes, so that points are kept by the lead of the right one, whatever they were made for."""
+    worst = _WorstBatch(model, x, y, lambda logits: -_margins(logits, y))
+    for target in wrong_classes(model.logits(x), y, targets):
+        for _ in range(restarts):
+            _apgd_run(model, x, ball, steps, ball.uniform(x, model.bounds, rng), worst, _towards(target, y))
+    return worst.batch()
+
+
+def apgd_targeted_cost(steps: int, restarts: int, targets: int) -> tuple[int, int]:
+    """One pass chooses the targets."""
+    return targets * restarts + 3, targets * restarts * steps
+
+
 MOMENTUM = 0.75  # α of APGD: how much of a step is new
 ENOUGH = 0.75  # ρ of APGD: the share of steps that must have gone up
 
 
-def _apgd_run(model: Classifier, x: Tensor, ball: Ball, steps: int, start: Tensor, worst: "_WorstBatch") -> None:
-    """One run of APGD from `start`; every point it comes to is tried."""
+def _apgd_run(
+    model: Classifier,
+    x: Tensor,
+    ball: Ball,
+    steps: int,
+    start: Tensor,
+    worst: "_WorstBatch",
+    climbed: PerImage | None = None,
+) -> None:
+    """One run of APGD from `start`, up the loss by which points are kept if no other is given; every point it comes to
+    is tried."""
     here = before = best = start
-    loss, gradient = worst.input_gradient(here)
+    loss, gradient = worst.input_gradient(here, climbed)
     best_loss, best_gradient = loss, gradient
     rate = torch.full_like(loss, 2 * ball.radius)
     risen, halved = torch.zeros_like(loss), torch.zeros_like(loss, dtype=torch.bool)
@@ -203,7 +262,7 @@ def _apgd_run(model: Classifier, x: Tensor, ball: Ball, steps: int, start: Tenso
             worst.forward(here)
             return
         loss_before = loss
-        loss, gradient = worst.input_gradient(here)
+        loss, gradient = worst.input_gradient(here, climbed)
         risen += loss > loss_before
         better = loss > best_loss
         best_loss, best = torch.where(better, loss, best_loss), torch.where(_wide(better, x), here, best)
@@ -240,6 +299,93 @@ def logits_ratio(logits: Tensor, y: Tensor) -> Tensor:
         raise WrongValue(f"the loss dlr needs three classes, and there are {logits.shape[1]}: use ce")
     top = logits.topk(3, dim=1).values
     return -_margins(logits, y) / (top[:, 0] - top[:, 2]).clamp_min(1e-12)
+
+
+def targeted_ratio(logits: Tensor, y: Tensor, target: Tensor) -> Tensor:
+    """The difference of logits ratio towards a class t, −(z_y − z_t) / (z_(1) − (z_(3) + z_(4)) / 2), for each image;
+    with fewer than four classes the difference alone, of which attacks use no more than the direction.
+
+    >>> targeted_ratio(torch.tensor([[3.0, 1.0, 2.0, 0.0]]), torch.tensor([0]), torch.tensor([1]))
+    tensor([-0.8000])
+    """
+    ahead = _of(logits, target) - _of(logits, y)
+    if logits.shape[1] < 4:
+        return ahead
+    top = logits.topk(4, dim=1).values
+    return ahead / (top[:, 0] - (top[:, 2] + top[:, 3]) / 2).clamp_min(1e-12)
+
+
+def wrong_classes(logits: Tensor, y: Tensor, count: int) -> list[Tensor]:
+    """The most likely wrong class of each image (n,), the next, and so on: so many, or as many as there are."""
+    others = logits.scatter(1, y[:, None], -torch.inf)
+    return list(others.topk(min(count, logits.shape[1] - 1), dim=1).indices.T)
+
+
+ALPHA_MAX, OVERSHOOT, BACKWARD = 0.1, 1.05, 0.9  # α_max, η and β of FAB
+
+
+def fab(model: Classifier, x: Tensor, y: Tensor, ball: Ball, *, targets: int = 9, steps: int = 50) -> Tensor:
+    """FAB (Croce & Hein, ICML 2020), towards one wrong class after another, as in AutoAttack: the nearest wrong answer,
+    however far. A step goes a little beyond the boundary as the gradient draws it, with a bias towards the image, and
+    from a wrong answer back towards it. It knows no radius: what is nearest is brought into the ball, and tried there.
+
+    Starts are the images themselves, so that nothing depends on chance.
+    """
+    worst = _WorstBatch(model, x, y, lambda logits: -_margins(logits, y))
+    clean = model.logits(x)
+    nearest, least = x, torch.where(clean.argmax(1) == y, torch.inf, 0.0).to(x)
+    for target in wrong_classes(clean, y, targets):
+        here, lead = x, _lead(target, y)
+        for _ in range(steps):
+            _, ahead, gradient = model.input_gradient(here, lead)
+            here = _beyond_the_boundary(here, x, ahead, gradient, ball, model.bounds)
+            wrong, far = model.logits(here).argmax(1) != y, ball.length(here - x)
+            closer = wrong & (far < least)
+            nearest, least = torch.where(_wide(closer, x), here, nearest), torch.where(closer, far, least)
+            here = torch.where(_wide(wrong, x), x + BACKWARD * (here - x), here)
+        worst.forward(ball.project(nearest, x, model.bounds))
+    return worst.batch()
+
+
+def fab_cost(steps: int, targets: int) -> tuple[int, int]:
+    """Each step looks where it came to; one pass chooses the targets."""
+    return targets * (steps + 1) + 3, targets * steps
+
+
+def _beyond_the_boundary(
+    here: Tensor, x: Tensor, ahead: Tensor, gradient: Tensor, ball: Ball, bounds: Bounds
+) -> Tensor:
+    """One step of FAB, from where a class is ahead of the right one by so much."""
+    own = to_plane(here, gradient, ahead, ball.norm, bounds)
+    from_x = to_plane(x, gradient, ahead + (gradient * (x - here)).flatten(1).sum(1), ball.norm, bounds)
+    one, other = ball.length(own).clamp_min(1e-12), ball.length(from_x).clamp_min(1e-12)
+    alpha = _wide((one / (one + other)).clamp_max(ALPHA_MAX), x)
+    return ((1 - alpha) * (here + OVERSHOOT * own) + alpha * (x + OVERSHOOT * from_x)).clamp(*bounds)
+
+
+def to_plane(x: Tensor, gradient: Tensor, height: Tensor, norm: Norm, bounds: Bounds) -> Tensor:
+    """The shortest change of each image after which a linear function of this gradient, of this height at x, is 0, and
+    the image within its bounds; where these are in the way, the one that comes closest.
+
+    Every pixel moves alike (for l2, by its part of the gradient) until it is at a bound. In the order in which they get
+    there, the first pixel that the remaining way does not bring to its bound tells how far the others go.
+    """
+    slope = -height.sign()[:, None] * gradient.flatten(1)  # downhill to 0, or uphill
+    size = slope.abs()
+    low, high = bounds
+    room = torch.where(slope > 0, high - x.flatten(1), x.flatten(1) - low).clamp_min(0)
+    room = torch.where(size > 0, room, 0)
+    pace = torch.ones_like(size) if norm == "linf" else size
+    tiny = torch.finfo(x.dtype).tiny
+    full, order = (room / pace.clamp_min(tiny)).sort(dim=1)  # after how many steps a pixel is at its bound
+    gained, gain = ((size * part).gather(1, order) for part in (room, pace))
+    before = F.pad(gained.cumsum(1)[:, :-1], (1, 0))
+    after = gain.flip(1).cumsum(1).flip(1)
+    steps = (height.abs()[:, None] - before) / after.clamp_min(tiny)
+    enough = steps <= full
+    taken = steps.gather(1, enough.to(torch.uint8).argmax(1, keepdim=True))
+    way = torch.where(enough.any(1, keepdim=True), torch.minimum(taken * pace, room), room)
+    return (slope.sign() * way).view_as(x)
 
 
 SHRINK = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)  # of 10000 queries: where the Square attack halves its area
@@ -295,10 +441,10 @@ class _WorstBatch:
         self._keep(x, logits, loss)
         return loss
 
-    def input_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss of each image, and the gradient."""
-        logits, loss, gradient = self.model.input_gradient(x, self.loss)
-        self._keep(x, logits, loss)
+    def input_gradient(self, x: Tensor, other: PerImage | None = None) -> tuple[Tensor, Tensor]:
+        """The loss of each image, and the gradient; of another loss than that by which points are kept, if given."""
+        logits, loss, gradient = self.model.input_gradient(x, other or self.loss)
+        self._keep(x, logits, loss if other is None else self.loss(logits))
         return loss, gradient
 
     def batch(self) -> Tensor:
@@ -320,10 +466,23 @@ def _cross_entropy(y: Tensor) -> PerImage:
     return lambda logits: F.cross_entropy(logits, y, reduction="none")
 
 
+def _towards(target: Tensor, y: Tensor) -> PerImage:
+    return lambda logits: targeted_ratio(logits, y, target)
+
+
+def _lead(target: Tensor, y: Tensor) -> PerImage:
+    return lambda logits: _of(logits, target) - _of(logits, y)
+
+
 def _margins(logits: Tensor, y: Tensor) -> Tensor:
     """By how much the right class leads the best of the others."""
     others = logits.scatter(1, y[:, None], -torch.inf)
-    return logits.gather(1, y[:, None])[:, 0] - others.amax(1)
+    return _of(logits, y) - others.amax(1)
+
+
+def _of(logits: Tensor, classes: Tensor) -> Tensor:
+    """The logit that each image has for its class (n,)."""
+    return logits.gather(1, classes[:, None])[:, 0]
 
 
 # ── squares ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -421,6 +580,10 @@ def _unit(x: Tensor) -> Tensor:
     """Each channel with length 1, or 0."""
     length: Tensor = torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True)
     return x / length.clamp_min(1e-12)
+
+
+def _mean(several: Sequence[Tensor]) -> Tensor:
+    return torch.stack(list(several)).mean(0)
 
 
 def _normal(like: Tensor, rng: torch.Generator) -> Tensor:

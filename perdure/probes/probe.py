@@ -178,6 +178,7 @@ class Probe:
 
     needs_snapshots: bool = False  # the method after each task, too
     across: ClassVar[bool] = False  # whether it measures several methods together, by `measure_across`
+    added: ClassVar[tuple[str, ...]] = ()  # values that came later: at their defaults, older results keep their names
 
     def cost(self, trained: TrainedMethod) -> Cost:
         """What `measure` will take: exactly what its progress will have counted, for bar and forecast."""

@@ -8,7 +8,24 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from perdure.errors import WrongValue
-from perdure.ops.attacks import AttackLoss, Ball, Norm, apgd, fgsm, noise, pgd, pgd_cost, square, square_cost
+from perdure.ops.attacks import (
+    AttackLoss,
+    Ball,
+    Classifier,
+    MeanOverPasses,
+    Norm,
+    apgd,
+    apgd_targeted,
+    apgd_targeted_cost,
+    fab,
+    fab_cost,
+    fgsm,
+    noise,
+    pgd,
+    pgd_cost,
+    square,
+    square_cost,
+)
 from perdure.probes.probe import (
     Cost,
     Probe,
@@ -34,7 +51,7 @@ SPACES: dict[Space, str] = {"pixels": "pixels in [0, 1], clipped", "normalized":
 class AttackBatch(NamedTuple):
     """One batch, and how it is to be attacked."""
 
-    model: TaskModel
+    model: Classifier
     x: Tensor
     y: Tensor
     ball: Ball
@@ -58,6 +75,7 @@ class AttackProbe(Probe):
     name: ClassVar[str]
     title: str  # as it stands in tables
     attack_cost: Cost  # to attack one image once
+    samples: int = 1  # passes that the attack sees the mean of
 
     def __init__(self, strengths: Sequence[float] | None, norm: Norm, space: Space, images: int | None) -> None:
         usual = PIXEL_STRENGTHS[norm] if space == "pixels" else NORMALIZED_STRENGTHS
@@ -77,6 +95,10 @@ class AttackProbe(Probe):
         """By which losses each batch of a task is attacked, one after the other."""
         return ["ce"]
 
+    def cost_of_one(self, task: Task) -> Cost:  # noqa: ARG002
+        """To attack one image of a task once."""
+        return self.attack_cost * self.samples
+
     def notes(self, tasks: Sequence[Task]) -> list[str]:  # noqa: ARG002
         """What a reader should know of these figures."""
         return []
@@ -85,7 +107,7 @@ class AttackProbe(Probe):
         total = Cost()
         for task in trained.tasks:
             losses = len(self.losses(task))
-            once = (self.attack_cost + Cost(forwards=1)) * losses + Cost(forwards=int(losses > 1))
+            once = (self.cost_of_one(task) + Cost(forwards=1)) * losses + Cost(forwards=int(losses > 1))
             total += (once * len(self.strengths) + Cost(forwards=1)) * at_most(len(task.test), self.images)
         return total
 
@@ -126,9 +148,10 @@ class AttackProbe(Probe):
 
     def _attacked(self, model: TaskModel, level: int, task: Task) -> TaskAnswers:
         answered = []
+        seen = model if self.samples == 1 else MeanOverPasses(model, self.samples)
         for index, (x, y) in enumerate(model.batches(self.images)):
             rng = generator(0, "attack", self.name, model.task, level, index)
-            batches = [AttackBatch(model, x, y, self.balls[level], loss, rng) for loss in self.losses(task)]
+            batches = [AttackBatch(seen, x, y, self.balls[level], loss, rng) for loss in self.losses(task)]
             answered.append((_worst(model, [self.attack(batch) for batch in batches], y), y))
         return _answers(answered)
 
@@ -158,6 +181,7 @@ class PGD(AttackProbe):
     """Many small steps along the gradient, from random starts."""
 
     name = "pgd"
+    added = ("samples",)
 
     def __init__(
         self,
@@ -169,9 +193,10 @@ class PGD(AttackProbe):
         steps: Count = 20,  # from each start
         restarts: Count = 1,  # random starts; the worst counts
         rate: Positive | None = None,  # length of a step; none: 2.5 · strength / steps
+        samples: Count = 1,  # passes that gradients are averaged over, for networks whose answers depend on chance
     ) -> None:
         super().__init__(strengths, norm, space, images)
-        self.steps, self.restarts, self.rate = steps, restarts, rate
+        self.steps, self.restarts, self.rate, self.samples = steps, restarts, rate, samples
         self.title = f"PGD-{steps}"
         self.attack_cost = Cost(*pgd_cost(steps, restarts))
 
@@ -188,6 +213,7 @@ class APGD(AttackProbe):
     """
 
     name = "apgd"
+    added = ("samples",)
     title = "APGD"
 
     def __init__(
@@ -199,9 +225,10 @@ class APGD(AttackProbe):
         images: Count | None = 100,  # of each task at most so many; none: all
         steps: Count = 50,  # from each start
         restarts: Count = 1,  # random starts for each of the two losses; the worst counts
+        samples: Count = 1,  # passes that gradients are averaged over, for networks whose answers depend on chance
     ) -> None:
         super().__init__(strengths, norm, space, images)
-        self.steps, self.restarts = steps, restarts
+        self.steps, self.restarts, self.samples = steps, restarts, samples
         self.attack_cost = Cost(*pgd_cost(steps, restarts))
 
     def attack(self, batch: AttackBatch) -> Tensor:
@@ -214,6 +241,67 @@ class APGD(AttackProbe):
     def notes(self, tasks: Sequence[Task]) -> list[str]:
         few = [task.name for task in tasks if "dlr" not in self.losses(task)]
         return [f"by cross-entropy alone, since DLR needs three classes: {', '.join(few)}"] if few else []
+
+
+class APGDTargeted(AttackProbe):
+    """Auto-PGD towards one wrong class after another, by the targeted difference of logits ratio: as in AutoAttack."""
+
+    name = "apgd-t"
+    title = "APGD-T"
+
+    def __init__(
+        self,
+        *,
+        strengths: tuple[float, ...] | None = None,  # how far an image may move; none: three usual ones
+        norm: Norm = "linf",  # what that is measured by: the largest change of a pixel, or the length of all changes
+        space: Space = "pixels",  # and in: pixels of 0 … 1, or the normalized numbers that the network is given
+        images: Count | None = 100,  # of each task at most so many; none: all
+        steps: Count = 50,  # from each start
+        restarts: Count = 1,  # random starts for each target; the worst counts
+        targets: Count = 9,  # wrong classes, the most likely of each image; as many as there are, if fewer
+        samples: Count = 1,  # passes that gradients are averaged over, for networks whose answers depend on chance
+    ) -> None:
+        super().__init__(strengths, norm, space, images)
+        self.steps, self.restarts, self.targets, self.samples = steps, restarts, targets, samples
+
+    def attack(self, batch: AttackBatch) -> Tensor:
+        model, x, y, ball, _, rng = batch
+        how = {"steps": self.steps, "restarts": self.restarts, "targets": self.targets}
+        return apgd_targeted(model, x, y, ball, **how, rng=rng)
+
+    def cost_of_one(self, task: Task) -> Cost:
+        return Cost(*apgd_targeted_cost(self.steps, self.restarts, _targets(self.targets, task))) * self.samples
+
+    def notes(self, tasks: Sequence[Task]) -> list[str]:
+        few = [task.name for task in tasks if len(task.classes) < 4]
+        return [f"by the difference of logits, since targeted DLR needs four classes: {', '.join(few)}"] if few else []
+
+
+class FAB(AttackProbe):
+    """The nearest wrong answer, towards one wrong class after another, as in AutoAttack. An image stays right if none
+    is found within the strength. Uses no chance."""
+
+    name = "fab"
+    title = "FAB"
+
+    def __init__(
+        self,
+        *,
+        strengths: tuple[float, ...] | None = None,  # how far an image may move; none: three usual ones
+        norm: Norm = "linf",  # what that is measured by: the largest change of a pixel, or the length of all changes
+        space: Space = "pixels",  # and in: pixels of 0 … 1, or the normalized numbers that the network is given
+        images: Count | None = 100,  # of each task at most so many; none: all
+        steps: Count = 50,  # towards each target
+        targets: Count = 9,  # wrong classes, the most likely of each image; as many as there are, if fewer
+    ) -> None:
+        super().__init__(strengths, norm, space, images)
+        self.steps, self.targets = steps, targets
+
+    def attack(self, batch: AttackBatch) -> Tensor:
+        return fab(batch.model, batch.x, batch.y, batch.ball, steps=self.steps, targets=self.targets)
+
+    def cost_of_one(self, task: Task) -> Cost:
+        return Cost(*fab_cost(self.steps, _targets(self.targets, task)))
 
 
 class Square(AttackProbe):
@@ -288,6 +376,11 @@ def both_units(strengths: Sequence[float], space: Space, tasks: Sequence[Task]) 
     if space == "pixels":
         return {"in_pixels": same, "in_normalized": [[s / max(stds), s / min(stds)] for s in strengths]}
     return {"in_pixels": [[s * min(stds), s * max(stds)] for s in strengths], "in_normalized": same}
+
+
+def _targets(most: int, task: Task) -> int:
+    """How many wrong classes a task has to aim at, no more than are wanted."""
+    return min(most, len(task.classes) - 1)
 
 
 def _worst(model: TaskModel, attacked: Sequence[Tensor], y: Tensor) -> Tensor:

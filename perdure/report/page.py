@@ -359,7 +359,8 @@ def _fitting(labels: Sequence[str]) -> list[str]:
 
 PROBES = {
     **{name: f"Accuracy against the strength of {attack}" for name, attack in {
-        "fgsm": "FGSM", "pgd": "PGD", "apgd": "APGD", "square": "the Square attack", "noise": "random noise"}.items()},
+        "fgsm": "FGSM", "pgd": "PGD", "apgd": "APGD", "apgd-t": "targeted APGD", "fab": "FAB",
+        "square": "the Square attack", "noise": "random noise"}.items()},
     "flatness": "How far the loss rises around the weights, task by task",
     "curvature": "How the loss is bent around the weights, task by task",
     "landscape": "Loss along random lines through the weights, task by task",

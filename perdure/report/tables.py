@@ -9,7 +9,16 @@ from perdure.ops.statistics import CONFIDENCE, DDOF, Difference, Group, Interval
 from perdure.report.table import Cell, Column, Table, names, table, with_best
 
 Record = Mapping[str, Any]
-ATTACKS = ("FGSM", "PGD", "APGD", "Square", "noise", "robust")  # how figures begin of which more is better
+ATTACKS = (
+    "FGSM",
+    "PGD",
+    "APGD",
+    "FAB",
+    "Square",
+    "noise",
+    "robust",
+    "certified",
+)  # how figures begin of which more is better
 
 
 def comparison(records: Sequence[Record]) -> Table:

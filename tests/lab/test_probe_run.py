@@ -188,6 +188,15 @@ def test_values_are_checked() -> None:
     assert probe_spec("fgsm", {"space": "pixels"}).key == "fgsm"
 
 
+def test_results_keep_their_names_when_a_probe_gets_another_value() -> None:
+    """As they were before there was `samples`; it is named where it is not the default."""
+    assert probe_spec("pgd(steps=50 images=100)").key == "pgd-10344b9b"
+    assert probe_spec("apgd(strengths=4/255 images=50)").key == "apgd-dd57947a"
+    assert probe_spec("pgd(samples=1)").key == "pgd"
+    assert probe_spec("pgd(samples=1)").values["samples"] == 1
+    assert probe_spec("pgd(samples=2)").key != probe_spec("pgd(samples=3)").key != "pgd"
+
+
 def test_other_images_than_it_learned_from_are_refused(tmp_path: Path) -> None:
     path, record = finished(tmp_path)
     other = path.rename(path.with_name("0" * 16))

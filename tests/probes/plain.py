@@ -181,14 +181,18 @@ def worst(model: Answers, points: Sequence[Tensor], y: Tensor, loss: str = "ce")
     )
 
 
-def height(logits: Tensor, y: Tensor, loss: str) -> Tensor:
+def height(logits: Tensor, y: Tensor, loss: str | int) -> Tensor:
+    """By the name of a loss, or by how far a class is ahead of the right one."""
     if loss == "ce":
         return -logits.log_softmax(1).gather(1, y[:, None])[:, 0]
     found = []
     for row, label in zip(logits, y.tolist(), strict=True):
+        if isinstance(loss, int):
+            found.append(row[loss] - row[label])
+            continue
         first, _, third = row.sort(descending=True).values[:3]
         others = torch.cat([row[:label], row[label + 1 :]])
-        found.append(-(row[label] - others.max()) / (first - third))
+        found.append(-(row[label] - others.max()) / (first - third if loss == "dlr" else 1))
     return torch.stack(found)
 
 
@@ -232,8 +236,65 @@ def apgd_paths(
     return [_apgd_path(model, *image, radius, steps, loss) for image in each]
 
 
+def apgd_t(model: Answers, x: Tensor, y: Tensor, radius: float, rng: torch.Generator, *, steps: int) -> Tensor:
+    """Of three classes: first towards the more likely wrong one of each image, then towards the other, by the
+    difference of logits; kept by the lead of the right class."""
+    points = [x]
+    for place in (0, 1):
+        each = zip(x.split(1), y.split(1), random_start(x, radius, rng).split(1), wrong(model, x, y), strict=True)
+        paths = [
+            _apgd_path(model, image, label, start, radius, steps, targets[place])
+            for image, label, start, targets in each
+        ]
+        points += [torch.cat([path[step] for path in paths]) for step in range(steps + 1)]
+    return worst(model, points, y, "lead")
+
+
+def wrong(model: Answers, x: Tensor, y: Tensor) -> list[list[int]]:
+    """The wrong classes of each image, the most likely first."""
+    ranked = [sorted(range(CLASSES), key=lambda k: -float(row[k])) for row in model(x)]
+    return [[k for k in row if k != label] for row, label in zip(ranked, y.tolist(), strict=True)]
+
+
+def fab(model: Answers, x: Tensor, y: Tensor, radius: float, *, steps: int) -> Tensor:
+    """Alg. 1 of Croce and Hein, image by image towards both wrong classes: the nearest wrong answer if it is within the
+    radius, else the image."""
+    found = []
+    for image, label, targets in zip(x.split(1), y.split(1), wrong(model, x, y), strict=True):
+        nearest, least = image, 0.0 if not bool(model.right(image, label)) else math.inf
+        for target in targets:
+            here = image
+            for _ in range(steps):
+                at = here.clone().requires_grad_()
+                ahead = height(model(at), label, target)
+                (slope,) = torch.autograd.grad(ahead.sum(), at)
+                value = float(ahead.detach())
+                own = _to_plane(here, slope, value)
+                other = _to_plane(image, slope, value + float((slope * (image - here)).sum()))
+                one, two = float(own.abs().max()), float(other.abs().max())
+                alpha = min(one / (one + two), 0.1)
+                here = ((1 - alpha) * (here + 1.05 * own) + alpha * (image + 1.05 * other)).clamp(0, 1)
+                if not bool(model.right(here, label)):
+                    far = float((here - image).abs().max())
+                    nearest, least = (here, far) if far < least else (nearest, least)
+                    here = image + 0.9 * (here - image)
+        found.append(nearest if least <= radius else image)
+    return torch.cat(found)
+
+
+def _to_plane(x: Tensor, slope: Tensor, value: float) -> Tensor:
+    """By bisection: as far as all pixels have to go, each until it is black or white."""
+    way = -math.copysign(1, value) * slope
+    short, enough = 0.0, 1.0
+    for _ in range(40):
+        middle = (short + enough) / 2
+        gained = float((way * ((x + middle * way.sign()).clamp(0, 1) - x)).sum())
+        short, enough = (short, middle) if gained >= abs(value) else (middle, enough)
+    return (x + enough * way.sign()).clamp(0, 1) - x
+
+
 def _apgd_path(
-    model: Answers, x: Tensor, y: Tensor, start: Tensor, radius: float, steps: int, loss: str
+    model: Answers, x: Tensor, y: Tensor, start: Tensor, radius: float, steps: int, loss: str | int
 ) -> list[Tensor]:
     shares = [0.0, 0.22]
     while shares[-1] < 1:

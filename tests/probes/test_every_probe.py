@@ -27,6 +27,8 @@ from .conftest import Kept
 QUICK: dict[str, dict[str, Any]] = {
     "pgd": {"steps": 2, "images": 16},
     "apgd": {"steps": 3, "images": 16},
+    "apgd-t": {"steps": 3, "images": 16},
+    "fab": {"steps": 2, "images": 16},
     "square": {"queries": 5, "images": 16},
     "masking": {"images": 16, "steps": 2, "queries": 5},
     "transfer": {"images": 16, "steps": 2},

@@ -88,6 +88,20 @@ def apgd() -> Headline:
     return {"APGD 8/255": under_attack(made().trained, "apgd", both, 10)}
 
 
+def apgd_t() -> Headline:
+    def attack(model: Answers, x: Tensor, y: Tensor, rng: torch.Generator) -> list[Tensor]:
+        return [plain.apgd_t(model, x, y, 8 / 255, rng, steps=8)]
+
+    return {"APGD-T 8/255": under_attack(made().trained, "apgd-t", attack, 10)}
+
+
+def fab() -> Headline:
+    def attack(model: Answers, x: Tensor, y: Tensor, _: torch.Generator) -> list[Tensor]:
+        return [plain.fab(model, x, y, 4 / 255, steps=4)]
+
+    return {"FAB 4/255": under_attack(made().trained, "fab", attack, 10)}
+
+
 def square() -> Headline:
     def attack(model: Answers, x: Tensor, y: Tensor, rng: torch.Generator) -> list[Tensor]:
         return [plain.square(model, x, y, 24 / 255, rng, queries=12)]
@@ -582,6 +596,8 @@ PLAIN: dict[str, tuple[dict[str, Any], Callable[[], Headline]]] = {  # values, a
     "fgsm": ({"strengths": (4 / 255, 16 / 255)}, fgsm),
     "pgd": ({"strengths": (8 / 255, 12 / 255), "steps": 3, "restarts": 2}, pgd),
     "apgd": ({"strengths": (8 / 255,), "steps": 8, "images": 10}, apgd),
+    "apgd-t": ({"strengths": (8 / 255,), "steps": 8, "images": 10}, apgd_t),
+    "fab": ({"strengths": (4 / 255,), "steps": 4, "images": 10}, fab),
     "square": ({"strengths": (24 / 255,), "queries": 12, "images": 30}, square),
     "noise": ({"strengths": (48 / 255,)}, noise),
     "masking": ({"strengths": STRENGTHS[:2], "images": 24, "steps": 3, "queries": 6}, masking),

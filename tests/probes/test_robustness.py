@@ -1,9 +1,11 @@
 """Accuracy under attack."""
 
+import itertools
 import json
 import math
 from dataclasses import replace
 from io import StringIO
+from typing import Any
 
 import pytest
 import torch
@@ -11,22 +13,42 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from perdure.errors import WrongValue
-from perdure.ops.attacks import Ball, apgd, pgd
+from perdure.nets.network import Output
+from perdure.ops.attacks import Ball, Classifier, apgd, pgd
 from perdure.ops.metrics import wilson
+from perdure.probes import robustness as probes
 from perdure.probes.outliers import Outliers
 from perdure.probes.over_time import OverTime
-from perdure.probes.probe import TrainedMethod
-from perdure.probes.robustness import APGD, FGSM, PGD, AttackProbe, Noise, Square, _answers, _worst
+from perdure.probes.probe import TaskModel, TrainedMethod
+from perdure.probes.robustness import (
+    APGD,
+    FAB,
+    FGSM,
+    PGD,
+    APGDTargeted,
+    AttackProbe,
+    Noise,
+    Square,
+    _answers,
+    _worst,
+)
 from perdure.probes.transfer import Transfer
 from perdure.report.probes import Result, robustness
 from perdure.seeding import generator
 from perdure.train.evaluate import evaluate
+from perdure.types import Weights
 
 PAIR = (2 / 255, 8 / 255)
 SMALL: list[AttackProbe] = [
     FGSM(images=20, strengths=PAIR),
     PGD(images=20, strengths=PAIR, steps=2, restarts=2),
     APGD(images=20, strengths=PAIR, steps=2),
+    APGDTargeted(images=20, strengths=PAIR, steps=2, restarts=2),
+    APGDTargeted(images=20, strengths=PAIR, steps=2, targets=1, norm="l2", samples=2),
+    FAB(images=20, strengths=PAIR, steps=2),
+    FAB(images=20, strengths=PAIR, steps=2, targets=1, norm="l2", space="normalized"),
+    PGD(images=20, strengths=PAIR, steps=2, samples=3, norm="l2"),
+    APGD(images=20, strengths=PAIR, steps=2, samples=2, norm="l2"),
     Square(images=20, strengths=PAIR, queries=3),
     Noise(images=20, strengths=PAIR),
     Square(images=20, strengths=PAIR, queries=3, norm="l2", space="normalized"),
@@ -61,6 +83,8 @@ def test_strength_0_is_clean_and_clean_is_what_training_reports(trained: Trained
         FGSM(strengths=(0.0,), space="normalized"),
         PGD(strengths=(0.0,), steps=1),
         APGD(strengths=(0.0,), steps=1),
+        APGDTargeted(strengths=(0.0,), steps=1),
+        FAB(strengths=(0.0,), steps=1),
         Square(strengths=(0.0,), queries=1),
         Noise(strengths=(0.0,), norm="l2"),
     ):
@@ -192,6 +216,49 @@ def test_apgd_leaves_dlr_out_for_two_classes_and_says_so(trained: TrainedMethod)
     assert probe.cost(replace(trained, tasks=[two, *trained.tasks[1:]])) == trained.progress.done
 
 
+def test_targeted_apgd_says_where_there_are_too_few_classes_for_its_loss(trained: TrainedMethod) -> None:
+    few = [task.name for task in trained.tasks]
+    told = f"by the difference of logits, since targeted DLR needs four classes: {', '.join(few)}"
+    assert APGDTargeted().notes(trained.tasks) == [told]
+    assert APGDTargeted().notes([replace(task, classes=("a", "b", "c", "d")) for task in trained.tasks]) == []
+
+
+def test_targets_beyond_the_wrong_classes_cost_nothing(trained: TrainedMethod) -> None:
+    for probe in (APGDTargeted, FAB):
+        one, two, nine = (probe(images=8, steps=2, targets=count).cost(trained) for count in (1, 2, 9))
+        assert one.gradients < two.gradients
+        assert two == nine
+
+
+def test_attacks_see_the_mean_of_so_many_passes_and_are_judged_by_one(
+    trained: TrainedMethod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a network that answers in turn by its logits and by their opposite there is nothing left on average."""
+    plain, turns = TaskModel.forward, itertools.cycle((1.0, -1.0))
+
+    def shaken(self: TaskModel, x: Tensor, weights: Weights | None = None) -> Output:
+        out = plain(self, x, weights)
+        return replace(out, logits=next(turns) * out.logits)
+
+    seen = []
+
+    def spy(model: Classifier, x: Tensor, *_: Any, **__: Any) -> Tensor:
+        seen.append((model.logits(x), model.input_gradient(x, lambda logits: logits.square().sum(1))))
+        return x
+
+    monkeypatch.setattr(TaskModel, "forward", shaken)
+    monkeypatch.setattr(probes, "pgd", spy)
+    monkeypatch.setattr(probes, "apgd", spy)
+    monkeypatch.setattr(probes, "apgd_targeted", spy)
+    for probe in (PGD, APGD, APGDTargeted):
+        for samples in (1, 2):
+            seen.clear()
+            probe(images=8, strengths=(0.1,), steps=1, samples=samples).measure(trained)
+            for logits, (others, _, gradient) in seen:
+                assert (float(logits.abs().max()) < 1e-6) == (float(others.abs().max()) < 1e-6) == (samples == 2)
+                assert float(gradient.abs().max()) > 0  # of a square: the same in both turns
+
+
 PARTS = ("train", "valid", "test")
 
 
@@ -216,7 +283,7 @@ def test_wrong_strengths_are_refused() -> None:
     FGSM(strengths=(10_000,), norm="l2")
     with pytest.raises(WrongValue, match="strength 10001 is not allowed; no image is that far"):
         FGSM(strengths=(10_001,), norm="l2")
-    for probe in (FGSM, PGD, APGD, Square, Noise):
+    for probe in (FGSM, PGD, APGD, APGDTargeted, FAB, Square, Noise):
         with pytest.raises(WrongValue, match=r"strength 1\.17647 is not allowed; pixels are 0 … 1, give at most 1"):
             probe(strengths=(4 / 255, 300 / 255))
     for other in (OverTime, Transfer, Outliers):

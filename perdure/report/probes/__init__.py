@@ -37,7 +37,7 @@ class Renderer(Protocol):
 
 
 RENDERERS = {
-    **dict.fromkeys(("fgsm", "pgd", "apgd", "square", "noise"), "robustness"),
+    **dict.fromkeys(("fgsm", "pgd", "apgd", "apgd-t", "fab", "square", "noise"), "robustness"),
     **dict.fromkeys(("flatness", "curvature"), "flatness"),
     **dict.fromkeys(("landscape", "plane"), "landscape"),
     **{name: name for name in ("masking", "transfer", "corruption", "outliers", "geometry", "capacity", "calibration")},
