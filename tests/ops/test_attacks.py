@@ -339,6 +339,14 @@ def test_apgd_goes_for_one_target_after_another() -> None:
         torch.testing.assert_close(found, least, rtol=0, atol=1e-9)
 
 
+def test_whatever_the_target_the_least_lead_of_each_image_is_kept() -> None:
+    x, y, weights = some()
+    model = linear(weights)
+    moved = attacks.apgd_targeted(model, x, y, Ball("linf", 0.02), targets=3, steps=10, rng=chance())
+    leads_seen = torch.stack([margins(shown, y, weights).amin(1) for shown in model.shown])
+    torch.testing.assert_close(margins(moved, y, weights).amin(1), leads_seen.amin(0), rtol=0, atol=0)
+
+
 # --- FAB ---
 
 
@@ -424,6 +432,8 @@ def test_the_way_to_a_plane_is_the_shortest_within_the_bounds(norm: Norm, bounds
         torch.testing.assert_close(change, after(high), rtol=0, atol=1e-9)
         blocked += high == 1e6
     assert (blocked > 0) == (bounds == (0.0, 1.0))
+    nowhere = attacks.to_plane(x, 0 * slope, height, norm, bounds)
+    torch.testing.assert_close(nowhere, torch.zeros_like(x), rtol=0, atol=0)
 
 
 # --- answers that depend on chance ---
