@@ -115,6 +115,10 @@ def test_sharpness_moves_all_weights_by_one_radius(bowl: Quadratic, weights: dic
     torch.testing.assert_close(landscape.sharpness(bowl, weights, 0.2), exact)
 
 
+def test_sharpness_has_sams_radius_where_none_is_given(bowl: Quadratic, weights: dict[str, Tensor]) -> None:
+    assert landscape.sharpness(bowl, weights) == landscape.sharpness(bowl, weights, 0.05)
+
+
 def test_flatness_does_not_change_when_a_layer_is_rescaled() -> None:
     x, y = numbers(16, 6, purpose="x"), torch.arange(16) % 4
     w = {"one": numbers(8, 6, purpose="one"), "two": numbers(4, 8, purpose="two")}
