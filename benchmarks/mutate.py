@@ -4,11 +4,12 @@
                                 [--tests PATH …]
 
 First every test, or those named, is run once while `coverage` notes which lines it executes and how long it takes;
-that is kept in DIR and used again while the sources are the same. Then mutants are drawn by the seed, as many in each
-room: a comparison, an operator, a constant or a condition is changed, two arguments are exchanged, a statement is left
-out. Each is written into a copy of the project, and the tests that execute its line are run there, the quickest first,
-until one fails. A mutant that none notices within a minute of tests survives, and is printed with its line. The share
-that survives is printed for each room; the exit code is 1 if it is 10 % or more anywhere.
+that is kept in DIR, and a file of tests is run again only when it or the package changed. Then mutants are drawn by
+the seed, as many in each room: a comparison, an operator, a constant or a condition is changed, two arguments are
+exchanged, a statement is left out. Each is written into a copy of the project, and the tests that execute its line are
+run there until one fails: first a few seconds of those that execute little else, then the others. A mutant that none
+notices within a minute of tests survives, and is printed with its line. The share that survives is printed for each
+room; the exit code is 1 if it is 10 % or more anywhere.
 
 Needs `coverage`, which `make setup` installs. Each mutant runs in a process forked from one that has torch loaded.
 """
@@ -16,6 +17,7 @@ Needs `coverage`, which `make setup` installs. Each mutant runs in a process for
 import argparse
 import ast
 import hashlib
+import importlib
 import json
 import os
 import random
@@ -24,6 +26,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,9 +35,11 @@ from typing import Any
 
 PROJECT = Path(__file__).resolve().parents[1]
 BUDGET = 60.0  # seconds of tests for one mutant, as they were measured
+FIRST, FILES = 5.0, 3  # seconds of tests, and files of them, that are shown to a mutant before all others
 LIMIT = 10.0  # percent that may survive
 COMPARISONS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "is": "is not", "is not": "is"}
 OPERATORS = {"+": "-", "-": "+", "*": "/", "/": "*", "//": "*", "@": "*", "**": "*", "%": "//", "|": "&", "&": "|"}
+UNORDERED = ("isinstance", "min", "max")  # calls whose arguments, exchanged, are an error at once or mean the same
 SYMBOLS: dict[type[ast.AST], str] = {
     ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!=", ast.Is: "is",
     ast.IsNot: "is not", ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.MatMult: "@",
@@ -138,7 +143,7 @@ class Mutator(ast.NodeVisitor):
             self.add(node, str(node.value + 1 if isinstance(node.value, int) else node.value * 1.5 or 0.5))
 
     def visit_Call(self, node: ast.Call) -> None:
-        first_two = [] if self.text(node.func) == "isinstance" else node.args[:2]
+        first_two = [] if self.text(node.func) in UNORDERED else node.args[:2]
         if len(first_two) == 2 and not any(isinstance(one, ast.Starred) for one in first_two):
             (start, _), (_, end) = map(self.span, first_two)
             one, other = map(self.text, first_two)
@@ -192,37 +197,47 @@ class Map:
             self.failed.add(report.nodeid)  # it would notice anything
 
 
-def map_tests(copy: Path, files: list[str], rooms: list[str], result: Path) -> int:
-    """Run tests in a copy and write which of them execute which line."""
+def map_tests(copy: Path, files: list[str], result: Path) -> int:
+    """Run files of tests in a copy and write, for each file, which of its tests execute which line."""
     import coverage
     import pytest
 
     enter(copy)
-    measuring = coverage.Coverage(data_file=None, source=[str(copy / "perdure" / room) for room in rooms])
+    measuring = coverage.Coverage(data_file=None, source=[str(copy / "perdure")])
     measuring.start()
     plugin = Map(measuring)
     quietly = ["-p", "no:cacheprovider", "-q", "-W", "ignore::coverage.exceptions.CoverageWarning"]
     pytest.main([*quietly, *files], [plugin])
     measuring.stop()
-    seconds = {test: taken for test, taken in plugin.seconds.items() if test not in plugin.failed}
-    data, lines = measuring.get_data(), dict[str, dict[int, list[str]]]()
+    found: dict[str, dict[str, Any]] = {file: {"seconds": {}, "lines": {}} for file in files}
+    for test, taken in plugin.seconds.items():
+        if test not in plugin.failed:
+            found[file_of(test)]["seconds"][test] = taken
+    data = measuring.get_data()
     for name in data.measured_files():
-        executed = data.contexts_by_lineno(name)
         where = str(Path(name).relative_to(copy))
-        lines[where] = {line: sorted(set(tests) & seconds.keys()) for line, tests in executed.items()}
-    result.write_text(json.dumps({"seconds": seconds, "lines": lines}))
+        for line, tests in data.contexts_by_lineno(name).items():
+            for test in set(tests) - {""} - plugin.failed:
+                found[file_of(test)]["lines"].setdefault(where, {}).setdefault(line, []).append(test)
+    result.write_text(json.dumps(found))
     return 0
 
 
-def merged(parts: list[Path]) -> dict[str, Any]:
+def file_of(test: str) -> str:
+    return test.split("::")[0]
+
+
+def merged(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """What is known of all tests: their seconds, how many lines of the package each executes, and each line's tests."""
     seconds, lines = dict[str, float](), dict[str, dict[str, list[str]]]()
+    executes = Counter[str]()
     for part in parts:
-        found = json.loads(part.read_text())
-        seconds |= found["seconds"]
-        for file, tests in found["lines"].items():
+        seconds |= part["seconds"]
+        for file, tests in part["lines"].items():
             for line, names in tests.items():
                 lines.setdefault(file, {}).setdefault(line, []).extend(names)
-    return {"seconds": seconds, "lines": lines}
+                executes.update(names)
+    return {"seconds": seconds, "executes": executes, "lines": lines}
 
 
 def enter(copy: Path) -> None:
@@ -235,12 +250,15 @@ def enter(copy: Path) -> None:
     os.environ["PYTHONPATH"] = str(copy)
 
 
-def run_tests(copy: Path, tests: list[str]) -> int:
+def run_tests(copy: Path, tests: list[str], first: int) -> int:
     """Pytest in a copy, silently, until the first failure."""
     import pytest
 
     enter(copy)
-    return int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *tests]))
+    for part in (tests[:first], tests[first:]):
+        if part and (code := int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *part]))):
+            return code
+    return 0
 
 
 @dataclass
@@ -296,23 +314,58 @@ def in_copies(
 
 
 def tests_for(mutant: Mutant, known: dict[str, Any]) -> list[str]:
-    """Those that execute its lines, the quickest first, as many as the budget allows.
+    """Those that execute its lines, those that execute little else and are quick first, as many as the budget allows.
 
     Lines that are executed when the module is imported, such as tables and defaults, belong to no test: there, those
     that execute anything of the file, and those of the test file that is named as it is, which may only look at it.
     """
-    lines = known["lines"].get(mutant.file, {})
+    lines, seconds, executes = known["lines"].get(mutant.file, {}), known["seconds"], known["executes"]
+    own = f"/test_{Path(mutant.file).stem}.py::"
     found = {test for line in mutant.lines for test in lines.get(str(line), [])}
     if not found:
-        own = f"/test_{Path(mutant.file).stem}.py::"
-        found = {test for tests in lines.values() for test in tests} | {one for one in known["seconds"] if own in one}
+        found = {test for tests in lines.values() for test in tests} | {one for one in seconds if own in one}
+
+    def cost(test: str) -> tuple[float, str]:
+        return (0.02 + seconds[test]) * (20 + executes.get(test, 0)) / (10 if own in test else 1), test
+
     chosen, spent = list[str](), 0.0
-    for test in sorted(found, key=lambda name: known["seconds"][name]):
-        spent += known["seconds"][test]
-        if chosen and spent > BUDGET:
-            break
-        chosen.append(test)
+    for test in sorted(found, key=cost):
+        if not chosen or spent + seconds[test] <= BUDGET:
+            chosen.append(test)
+            spent += seconds[test]
     return chosen
+
+
+def likely(tests: list[str], known: dict[str, Any]) -> int:
+    """How many of them are shown first: to collect the files of all the others takes longer than these do."""
+    spent, files = 0.0, set[str]()
+    for number, test in enumerate(tests):
+        spent += known["seconds"][test]
+        files.add(file_of(test))
+        if number and (spent > FIRST or len(files) > FILES):
+            return number
+    return len(tests)
+
+
+def mapped(work: Path, copies: list[Path], files: list[str]) -> list[dict[str, Any]]:
+    """What is known of each file of tests; those of which nothing is known yet are run."""
+    common = sorted((PROJECT / "perdure").rglob("*.py"))
+    common += [path for path in sorted((PROJECT / "tests").rglob("*.py")) if not path.name.startswith("test_")]
+    package = b"".join(path.read_bytes() for path in common)
+    kept = {
+        file: work / f"{hashlib.sha256(package + file.encode() + (PROJECT / file).read_bytes()).hexdigest()[:16]}.json"
+        for file in files
+    }
+    if missing := [file for file in files if not kept[file].exists()]:
+        print(f"running {len(missing)} files of tests once to see which lines they execute …", flush=True)
+        parts = [(missing[number :: len(copies)], work / f"part-{number}.json") for number in range(len(copies))]
+        for part, code in in_copies(
+            copies, parts, lambda copy, part: Child.start(map_tests, copy, part[0], part[1], seconds=4e4)
+        ):
+            assert code == 0, part
+            for file, found in json.loads(part[1].read_text()).items():
+                kept[file].write_text(json.dumps(found))
+    return [json.loads(kept[file].read_text()) for file in files]
 
 
 def main() -> None:
@@ -327,11 +380,19 @@ def main() -> None:
     sys.dont_write_bytecode = True
     os.environ.update(PYTHONDONTWRITEBYTECODE="1", OMP_NUM_THREADS="1")
 
-    import numpy  # noqa: F401 — loaded once, for all children
-    import pytest  # noqa: F401
-    import torch
-
-    torch.set_num_threads(1)
+    for package in (
+        "numpy",
+        "torch",
+        "pytest",
+        "hypothesis",
+        "pydantic",
+        "typer",
+        "rich",
+        "matplotlib.pyplot",
+        "jinja2",
+    ):
+        importlib.import_module(package)  # once, for all children
+    importlib.import_module("torch").set_num_threads(1)
     given.work.mkdir(parents=True, exist_ok=True)
     copies = [given.work / f"copy-{number}" for number in range(given.jobs)]
     kept = shutil.ignore_patterns(".git", ".venv", "__pycache__", ".*_cache", "runs", "demo", "*.egg-info")
@@ -339,21 +400,9 @@ def main() -> None:
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(PROJECT, copy, ignore=kept)
 
-    sources = sorted(path for part in ("perdure", "tests") for path in (PROJECT / part).rglob("*.py"))
-    asked = " ".join(given.tests or []).encode()
-    digest = hashlib.sha256(b"".join([asked, *(path.read_bytes() for path in sources)])).hexdigest()[:16]
-    file = given.work / f"tests-{digest}.json"
-    if not file.exists():
-        print("running every test once to see which lines it executes …", flush=True)
-        files = ["perdure", *(str(path.relative_to(PROJECT)) for path in sources if path.name.startswith("test_"))]
-        files = given.tests or [*files, "tests/checks.py"]
-        parts = [(files[number :: given.jobs], given.work / f"part-{number}.json") for number in range(given.jobs)]
-        for part, code in in_copies(
-            copies, parts, lambda copy, part: Child.start(map_tests, copy, part[0], given.rooms, part[1], seconds=4e4)
-        ):
-            assert code == 0, part
-        file.write_text(json.dumps(merged([result for _, result in parts])))
-    known = json.loads(file.read_text())
+    tests = sorted(str(path.relative_to(PROJECT)) for path in (PROJECT / "tests").rglob("test_*.py"))
+    tests = [file for file in [*tests, "tests/checks.py"] if any(file.startswith(path) for path in given.tests or [""])]
+    known = merged(mapped(given.work, copies, tests))
 
     def start(copy: Path, mutant: Mutant) -> Child | None:
         """Each file of the copy is as in the project but for the mutant's."""
@@ -364,7 +413,7 @@ def main() -> None:
             return None
         (copy / mutant.file).write_text(mutant.apply((PROJECT / mutant.file).read_text()))
         changed[copy] = [mutant.file]
-        return Child.start(run_tests, copy, tests, seconds=4 * BUDGET)
+        return Child.start(run_tests, copy, tests, likely(tests, known), seconds=4 * BUDGET)
 
     chance, worst, changed = random.Random(given.seed), 0.0, dict[Path, list[str]]()
     for room in given.rooms:

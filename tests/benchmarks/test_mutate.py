@@ -11,6 +11,7 @@ def step(x: int = 2, *, λ: float = 0.5) -> int:
     if x < 3 and not done(x, λ):
         x += 1
     log("ä", x - 1, level=2, end="")
+    n = min(x, λ)
     assert x == 1
     raise ValueError(f"{x + 1}")
 '''
@@ -42,14 +43,21 @@ def test_what_is_changed_and_what_is_left_alone() -> None:
         ast.parse(mutant.apply(SOURCE))
 
 
-def test_the_quickest_tests_that_execute_a_line_come_first() -> None:
+def test_quick_tests_that_execute_little_else_come_first() -> None:
     mutate = script("mutate")
     mutant = next(one for one in mutate.Mutator("some.py", SOURCE).found if one.line == 6)
-    seconds = {"slow": 50.0, "quick": 0.1, "slower": 55.0, "elsewhere": 0.0, "tests/test_some.py::test_it": 0.05}
-    lines = {"some.py": {"6": ["slow", "quick", "slower"], "5": ["elsewhere"]}}
-    assert mutate.tests_for(mutant, {"seconds": seconds, "lines": lines}) == ["quick", "slow"]  # a minute in all
-    default = next(one for one in mutate.Mutator("some.py", SOURCE).found if one.line == 3)
-    assert mutate.tests_for(default, {"seconds": seconds, "lines": lines})[:2] == [
-        "elsewhere",
-        "tests/test_some.py::test_it",
+    own = "tests/test_some.py::test_it"
+    parts = [
+        {"seconds": {"slow": 50.0, "quick": 0.1, "wide": 0.1}, "lines": {"some.py": {"6": ["slow", "quick", "wide"]}}},
+        {"seconds": {"slower": 55.0, "last": 5.0}, "lines": {"some.py": {"6": ["slower", "last"]}}},
+        {"seconds": {"elsewhere": 0.0}, "lines": {"some.py": {"5": ["elsewhere"]}, "a.py": {"1": ["elsewhere"]}}},
+        {"seconds": {own: 0.05}, "lines": {"a.py": {str(line): ["wide"] for line in range(700)}}},
     ]
+    known = mutate.merged(parts)
+    chosen = mutate.tests_for(mutant, known)
+    assert chosen == ["quick", "wide", "last", "slow"]  # a minute in all
+    assert mutate.likely(chosen, known) == 2  # five seconds
+    known["lines"]["some.py"]["6"].append("elsewhere")
+    assert mutate.tests_for(mutant, known)[0] == "elsewhere"
+    default = next(one for one in mutate.Mutator("some.py", SOURCE).found if one.line == 3)
+    assert mutate.tests_for(default, known)[:2] == [own, "elsewhere"]
