@@ -108,7 +108,7 @@ class Ball:
             change = self.radius * (2 * torch.rand(start.shape, generator=rng).to(start) - 1)
         else:
             share = torch.rand(len(start), generator=rng).to(start) ** (1 / start[0].numel())
-            change = self.radius * _wide(share, start) * self.steepest(_normal(start, rng))
+            change = self.radius * per_image(share, start) * self.steepest(_normal(start, rng))
         return self.project(start + change, start, bounds)
 
     def length(self, change: Tensor) -> Tensor:
@@ -121,7 +121,7 @@ class Ball:
         if self.norm == "linf":
             return gradient.sign()
         tiny = torch.finfo(gradient.dtype).tiny
-        largest = gradient.abs().amax(dim=_inner(gradient), keepdim=True)
+        largest = gradient.abs().amax(dim=inner_axes(gradient), keepdim=True)
         scaled = gradient / largest.clamp_min(tiny)  # whose squares do not vanish
         return scaled / _length(scaled).clamp_min(tiny)
 
@@ -152,7 +152,7 @@ def pgd(
     `rate` is the length of a step, 2.5 · radius / steps if not given: enough to reach any point of the ball.
     """
     rate = 2.5 * ball.radius / steps if rate is None else rate
-    worst = _WorstBatch(model, x, y, _cross_entropy(y))
+    worst = WorstBatch(model, x, y, _cross_entropy(y))
     for _ in range(restarts):
         start = x if rng is None else ball.uniform(x, model.bounds, rng)
         worst.forward(_uphill(model, x, ball, start, worst.loss, steps, rate))
@@ -200,7 +200,7 @@ def apgd(
 
     The loss is cross-entropy, or the difference of logits ratio, which does not fade where the network is sure.
     """
-    worst = _WorstBatch(model, x, y, _cross_entropy(y) if loss == "ce" else lambda logits: logits_ratio(logits, y))
+    worst = WorstBatch(model, x, y, _cross_entropy(y) if loss == "ce" else lambda logits: logits_ratio(logits, y))
     for _ in range(restarts):
         _apgd_run(model, x, ball, steps, ball.uniform(x, model.bounds, rng), worst)
     return worst.batch()
@@ -219,7 +219,7 @@ def apgd_targeted(
 ) -> Tensor:
     """Auto-PGD towards one wrong class after another, those that are most likely for each image (Croce & Hein, ICML
     2020). All are wrong classes, so that points are kept by the lead of the right one, whatever they were made for."""
-    worst = _WorstBatch(model, x, y, lambda logits: -_margins(logits, y))
+    worst = WorstBatch(model, x, y, lambda logits: -margins(logits, y))
     for target in wrong_classes(model.logits(x), y, targets):
         for _ in range(restarts):
             _apgd_run(model, x, ball, steps, ball.uniform(x, model.bounds, rng), worst, _towards(target, y))
@@ -241,7 +241,7 @@ def _apgd_run(
     ball: Ball,
     steps: int,
     start: Tensor,
-    worst: "_WorstBatch",
+    worst: "WorstBatch",
     climbed: PerImage | None = None,
 ) -> None:
     """One run of APGD from `start`, up the loss by which points are kept if no other is given; every point it comes to
@@ -253,7 +253,7 @@ def _apgd_run(
     risen, halved = torch.zeros_like(loss), torch.zeros_like(loss, dtype=torch.bool)
     last_best, last_check, checks = best_loss, 0, set(checkpoints(steps))
     for step in range(1, steps + 1):
-        ahead = ball.project(here + _wide(rate, x) * ball.steepest(gradient), x, model.bounds)
+        ahead = ball.project(here + per_image(rate, x) * ball.steepest(gradient), x, model.bounds)
         if step > 1:
             ahead = here + MOMENTUM * (ahead - here) + (1 - MOMENTUM) * (here - before)
             ahead = ball.project(ahead, x, model.bounds)
@@ -265,14 +265,14 @@ def _apgd_run(
         loss, gradient = worst.input_gradient(here, climbed)
         risen += loss > loss_before
         better = loss > best_loss
-        best_loss, best = torch.where(better, loss, best_loss), torch.where(_wide(better, x), here, best)
-        best_gradient = torch.where(_wide(better, x), gradient, best_gradient)
+        best_loss, best = torch.where(better, loss, best_loss), torch.where(per_image(better, x), here, best)
+        best_gradient = torch.where(per_image(better, x), gradient, best_gradient)
         if step in checks:
             stuck = ~halved & (best_loss <= last_best)  # neither a shorter step nor a better point since the last one
             halved = (risen < ENOUGH * (step - last_check)) | stuck
             rate, loss = torch.where(halved, rate / 2, rate), torch.where(halved, best_loss, loss)
-            here = torch.where(_wide(halved, x), best, here)
-            gradient = torch.where(_wide(halved, x), best_gradient, gradient)
+            here = torch.where(per_image(halved, x), best, here)
+            gradient = torch.where(per_image(halved, x), best_gradient, gradient)
             risen, last_best, last_check = torch.zeros_like(risen), best_loss, step
 
 
@@ -298,7 +298,7 @@ def logits_ratio(logits: Tensor, y: Tensor) -> Tensor:
     if logits.shape[1] < 3:
         raise WrongValue(f"the loss dlr needs three classes, and there are {logits.shape[1]}: use ce")
     top = logits.topk(3, dim=1).values
-    return -_margins(logits, y) / (top[:, 0] - top[:, 2]).clamp_min(1e-12)
+    return -margins(logits, y) / (top[:, 0] - top[:, 2]).clamp_min(1e-12)
 
 
 def targeted_ratio(logits: Tensor, y: Tensor, target: Tensor) -> Tensor:
@@ -308,7 +308,7 @@ def targeted_ratio(logits: Tensor, y: Tensor, target: Tensor) -> Tensor:
     >>> targeted_ratio(torch.tensor([[3.0, 1.0, 2.0, 0.0]]), torch.tensor([0]), torch.tensor([1]))
     tensor([-0.8000])
     """
-    ahead = _of(logits, target) - _of(logits, y)
+    ahead = logit_of(logits, target) - logit_of(logits, y)
     if logits.shape[1] < 4:
         return ahead
     top = logits.topk(4, dim=1).values
@@ -321,109 +321,12 @@ def wrong_classes(logits: Tensor, y: Tensor, count: int) -> list[Tensor]:
     return list(others.topk(min(count, logits.shape[1] - 1), dim=1).indices.T)
 
 
-ALPHA_MAX, OVERSHOOT, BACKWARD = 0.1, 1.05, 0.9  # α_max, η and β of FAB
-
-
-def fab(model: Classifier, x: Tensor, y: Tensor, ball: Ball, *, targets: int = 9, steps: int = 50) -> Tensor:
-    """FAB (Croce & Hein, ICML 2020), towards one wrong class after another, as in AutoAttack: the nearest wrong answer,
-    however far. A step goes a little beyond the boundary as the gradient draws it, with a bias towards the image, and
-    from a wrong answer back towards it. It knows no radius: what is nearest is brought into the ball, and tried there.
-
-    Starts are the images themselves, so that nothing depends on chance.
-    """
-    worst = _WorstBatch(model, x, y, lambda logits: -_margins(logits, y))
-    clean = model.logits(x)
-    nearest, least = x, torch.where(clean.argmax(1) == y, torch.inf, 0.0).to(x)
-    for target in wrong_classes(clean, y, targets):
-        here, lead = x, _lead(target, y)
-        for _ in range(steps):
-            _, ahead, gradient = model.input_gradient(here, lead)
-            here = _beyond_the_boundary(here, x, ahead, gradient, ball, model.bounds)
-            wrong, far = model.logits(here).argmax(1) != y, ball.length(here - x)
-            closer = wrong & (far < least)
-            nearest, least = torch.where(_wide(closer, x), here, nearest), torch.where(closer, far, least)
-            here = torch.where(_wide(wrong, x), x + BACKWARD * (here - x), here)
-        worst.forward(ball.project(nearest, x, model.bounds))
-    return worst.batch()
-
-
-def fab_cost(steps: int, targets: int) -> tuple[int, int]:
-    """Each step looks where it came to; one pass chooses the targets."""
-    return targets * (steps + 1) + 3, targets * steps
-
-
-def _beyond_the_boundary(
-    here: Tensor, x: Tensor, ahead: Tensor, gradient: Tensor, ball: Ball, bounds: Bounds
-) -> Tensor:
-    """One step of FAB, from where a class is ahead of the right one by so much."""
-    own = to_plane(here, gradient, ahead, ball.norm, bounds)
-    from_x = to_plane(x, gradient, ahead + (gradient * (x - here)).flatten(1).sum(1), ball.norm, bounds)
-    one, other = ball.length(own).clamp_min(1e-12), ball.length(from_x).clamp_min(1e-12)
-    alpha = _wide((one / (one + other)).clamp_max(ALPHA_MAX), x)
-    return ((1 - alpha) * (here + OVERSHOOT * own) + alpha * (x + OVERSHOOT * from_x)).clamp(*bounds)
-
-
-def to_plane(x: Tensor, gradient: Tensor, height: Tensor, norm: Norm, bounds: Bounds) -> Tensor:
-    """The shortest change of each image after which a linear function of this gradient, of this height at x, is 0, and
-    the image within its bounds; where these are in the way, the one that comes closest.
-
-    Every pixel moves alike (for l2, by its part of the gradient) until it is at a bound. In the order in which they get
-    there, the first pixel that the remaining way does not bring to its bound tells how far the others go.
-    """
-    slope = -height.sign()[:, None] * gradient.flatten(1)  # downhill to 0, or uphill
-    size = slope.abs()
-    low, high = bounds
-    room = torch.where(slope > 0, high - x.flatten(1), x.flatten(1) - low).clamp_min(0)
-    room = torch.where(size > 0, room, 0)
-    pace = torch.ones_like(size) if norm == "linf" else size
-    tiny = torch.finfo(x.dtype).tiny
-    full, order = (room / pace.clamp_min(tiny)).sort(dim=1)  # after how many steps a pixel is at its bound
-    gained, gain = ((size * part).gather(1, order) for part in (room, pace))
-    before = F.pad(gained.cumsum(1)[:, :-1], (1, 0))
-    after = gain.flip(1).cumsum(1).flip(1)
-    steps = (height.abs()[:, None] - before) / after.clamp_min(tiny)
-    enough = steps <= full
-    taken = steps.gather(1, enough.to(torch.uint8).argmax(1, keepdim=True))
-    way = torch.where(enough.any(1, keepdim=True), torch.minimum(taken * pace, room), room)
-    return (slope.sign() * way).view_as(x)
-
-
-SHRINK = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)  # of 10000 queries: where the Square attack halves its area
-FIRST_SHARE = 0.8  # of the image, as in AutoAttack: few queries need large squares
-
-
-def square(model: Classifier, x: Tensor, y: Tensor, ball: Ball, *, queries: int = 500, rng: torch.Generator) -> Tensor:
-    """The Square attack (Andriushchenko et al., ECCV 2020), which sees answers only: random squares, smaller and
-    smaller, kept wherever they lower the margin. The first query is vertical stripes, for l2 a grid of tiles.
-
-    For l2 a square's worth of change moves from one random window to another, in the shape of two hills of opposite
-    sign, so that always the whole radius is used.
-    """
-    first, propose, smallest = (_stripes, _linf_squares, 1) if ball.norm == "linf" else (_tiles, _l2_squares, 3)
-    worst = _WorstBatch(model, x, y, lambda logits: -_margins(logits, y))
-    here = ball.project(first(x, ball.radius, rng), x, model.bounds)
-    loss = worst.forward(here)
-    height, width = x.shape[2:]
-    for query in range(1, queries):
-        area = FIRST_SHARE / 2 ** sum(10000 * (query / queries) > shrink for shrink in SHRINK)
-        side = min(max(round(math.sqrt(area * height * width)), smallest), height, width)
-        ahead = ball.project(propose(here, x, ball.radius, side, rng), x, model.bounds)
-        loss_ahead = worst.forward(ahead)
-        better = loss_ahead > loss
-        here, loss = torch.where(_wide(better, x), ahead, here), torch.where(better, loss_ahead, loss)
-    return worst.batch()
-
-
-def square_cost(queries: int) -> tuple[int, int]:
-    return queries + 2, 0
-
-
 def noise(x: Tensor, ball: Ball, bounds: Bounds, rng: torch.Generator) -> Tensor:
     """Random, of full radius: ± radius at each pixel, for l2 any direction; then brought within the bounds."""
     return ball.step(x, random_signs(x, x.shape, rng) if ball.norm == "linf" else _normal(x, rng), bounds)
 
 
-class _WorstBatch:
+class WorstBatch:
     """Of the batches that were tried, the images as they are first: the worst as a whole, and of each image."""
 
     def __init__(self, model: Classifier, x: Tensor, y: Tensor, loss: PerImage) -> None:
@@ -459,7 +362,7 @@ class _WorstBatch:
             self.fewest, self.whole = count, x
         worse = (self.right & ~right) | ((self.right == right) & (loss > self.highest))
         self.right, self.highest = torch.where(worse, right, self.right), torch.where(worse, loss, self.highest)
-        self.each = torch.where(_wide(worse, x), x, self.each)
+        self.each = torch.where(per_image(worse, x), x, self.each)
 
 
 def _cross_entropy(y: Tensor) -> PerImage:
@@ -470,116 +373,33 @@ def _towards(target: Tensor, y: Tensor) -> PerImage:
     return lambda logits: targeted_ratio(logits, y, target)
 
 
-def _lead(target: Tensor, y: Tensor) -> PerImage:
-    return lambda logits: _of(logits, target) - _of(logits, y)
-
-
-def _margins(logits: Tensor, y: Tensor) -> Tensor:
+def margins(logits: Tensor, y: Tensor) -> Tensor:
     """By how much the right class leads the best of the others."""
     others = logits.scatter(1, y[:, None], -torch.inf)
-    return _of(logits, y) - others.amax(1)
+    return logit_of(logits, y) - others.amax(1)
 
 
-def _of(logits: Tensor, classes: Tensor) -> Tensor:
+def logit_of(logits: Tensor, classes: Tensor) -> Tensor:
     """The logit that each image has for its class (n,)."""
     return logits.gather(1, classes[:, None])[:, 0]
-
-
-# ── squares ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _stripes(x: Tensor, radius: float, rng: torch.Generator) -> Tensor:
-    n, channels, _, width = x.shape
-    return x + radius * random_signs(x, (n, channels, 1, width), rng)
-
-
-def _linf_squares(here: Tensor, x: Tensor, radius: float, side: int, rng: torch.Generator) -> Tensor:
-    """One square of each image, in each channel at + radius or − radius from the original throughout."""
-    spot = _windows(x, side, rng)
-    moved = here.clone()
-    moved[spot] = x[spot] + radius * random_signs(x, (*x.shape[:2], 1, 1), rng)
-    return moved
-
-
-def _tiles(x: Tensor, radius: float, rng: torch.Generator) -> Tensor:
-    """Five by five tiles with two hills each, of random sign in each tile and channel; of length radius together."""
-    n, channels, height, width = x.shape
-    side = max(min(height, width) // 5, 1)
-    down, across = -(-height // side), -(-width // side)
-    hills = _hills(x, side).repeat(down, across)[:height, :width]
-    signs = random_signs(x, (n, channels, down, across), rng)
-    signs = signs.repeat_interleave(side, 2).repeat_interleave(side, 3)[:, :, :height, :width]
-    return x + radius * Ball("l2", radius).steepest(hills * signs)
-
-
-def _l2_squares(here: Tensor, x: Tensor, radius: float, side: int, rng: torch.Generator) -> Tensor:
-    """In each channel, whatever change two windows have, and whatever the radius leaves unused, goes into one of them,
-    with two hills added."""
-    n, channels = x.shape[:2]
-    change = here - x
-    to, off = _windows(x, side, rng), _windows(x, side, rng)
-    unused = (radius**2 - change.square().sum(dim=_inner(change), keepdim=True)).clamp_min(0)
-    rest = change.clone()
-    rest[to], rest[off] = 0.0, 0.0
-    freed = (change.square() - rest.square()).sum(dim=(2, 3), keepdim=True).clamp_min(0)
-    hills = _hills(x, side)
-    hills = hills if bool(torch.rand((), generator=rng) < 0.5) else hills.T
-    fresh = _unit(hills) * random_signs(x, (n, channels, 1, 1), rng) + _unit(change[to])
-    rest[to] = _unit(fresh) * (freed + unused / channels).sqrt()
-    return x + rest
-
-
-def _hills(like: Tensor, side: int) -> Tensor:
-    """A square of one hill beside another of opposite sign (side, side), steep towards their tops."""
-    half = side // 2
-    return torch.cat([_hill(like, side, half), -_hill(like, side, side - half)], dim=1)
-
-
-def _hill(like: Tensor, height: int, width: int) -> Tensor:
-    """How high each place is: Σ 1/(n + 1 − k)² over k from 0 to n − the distance from the middle; n is half a side."""
-    n = height // 2
-    rows = (torch.arange(height) - n).abs()[:, None]
-    columns = (torch.arange(width) - width // 2).abs()[None, :]
-    rings = torch.tensor([1 / (n + 1 - k) ** 2 for k in range(n + 1)]).cumsum(0)
-    return rings[n - torch.maximum(rows, columns)].to(like) if width else like.new_zeros(height, 0)
-
-
-def _windows(x: Tensor, side: int, rng: torch.Generator) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Indices of a random square of each image, in all channels."""
-    n, channels, height, width = x.shape
-    span = torch.arange(side)
-    top = torch.randint(height - side + 1, (n, 1), generator=rng)
-    left = torch.randint(width - side + 1, (n, 1), generator=rng)
-    return (
-        torch.arange(n, device=x.device).view(n, 1, 1, 1),
-        torch.arange(channels, device=x.device).view(1, channels, 1, 1),
-        (top + span).view(n, 1, side, 1).to(x.device),
-        (left + span).view(n, 1, 1, side).to(x.device),
-    )
 
 
 # ── numbers ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _inner(x: Tensor) -> tuple[int, ...]:
+def inner_axes(x: Tensor) -> tuple[int, ...]:
     return tuple(range(1, x.ndim))
 
 
-def _wide(each: Tensor, like: Tensor) -> Tensor:
+def per_image(each: Tensor, like: Tensor) -> Tensor:
     """One number for each image, shaped to broadcast over them."""
     return each.view(-1, *[1] * (like.ndim - 1))
 
 
 def _length(x: Tensor) -> Tensor:
     """The length of each image, shaped to broadcast over them."""
-    length: Tensor = torch.linalg.vector_norm(x, dim=_inner(x), keepdim=True)
+    length: Tensor = torch.linalg.vector_norm(x, dim=inner_axes(x), keepdim=True)
     return length
-
-
-def _unit(x: Tensor) -> Tensor:
-    """Each channel with length 1, or 0."""
-    length: Tensor = torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True)
-    return x / length.clamp_min(1e-12)
 
 
 def _mean(several: Sequence[Tensor]) -> Tensor:

@@ -20,8 +20,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from perdure.errors import WrongValue
-from perdure.ops.attacks import Ball, Classifier, fgsm, noise, pgd, pgd_cost, random_signs, square, square_cost
+from perdure.ops.attacks import Ball, Classifier, fgsm, noise, pgd, pgd_cost, random_signs
 from perdure.ops.landscape import filter_normalized, moved
+from perdure.ops.square import square, square_cost
 from perdure.probes.probe import Cost, Probe, ProbeResult, TaskModel, TrainedMethod, accuracy, interval
 from perdure.probes.robustness import both_units
 from perdure.probes.verdicts import LEAST, RANKS, Verdict, sign_test, worst

@@ -17,15 +17,13 @@ from perdure.ops.attacks import (
     apgd,
     apgd_targeted,
     apgd_targeted_cost,
-    fab,
-    fab_cost,
     fgsm,
     noise,
     pgd,
     pgd_cost,
-    square,
-    square_cost,
 )
+from perdure.ops.fab import fab, fab_cost
+from perdure.ops.square import square, square_cost
 from perdure.probes.probe import (
     Cost,
     Probe,

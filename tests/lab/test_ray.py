@@ -133,6 +133,7 @@ def test_a_study_gives_the_same_records(cluster, reference, tmp_path, monkeypatc
     assert all_as(reference, jobs[:2], again)
 
 
+@pytest.mark.thorough
 def test_a_node_that_does_not_see_the_store_fails_the_job(cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "write", lambda *_: tmp_path.mkdir(exist_ok=True))  # as on another machine: no token
     [event] = RayExecutor(cluster.address).do([job(tmp_path)])

@@ -15,7 +15,10 @@ from torch import Tensor
 
 from perdure.errors import WrongValue
 from perdure.ops import attacks
+from perdure.ops import square as squares
 from perdure.ops.attacks import Ball, Norm
+from perdure.ops.fab import _beyond_the_boundary, fab, fab_cost, to_plane
+from perdure.ops.square import _l2_squares, square, square_cost
 from perdure.seeding import generator
 
 FREE = (-torch.inf, torch.inf)
@@ -89,8 +92,8 @@ ALL: dict[str, Attack] = {
     "apgd ce": lambda *on: attacks.apgd(*on, steps=10, rng=chance()),
     "apgd dlr": lambda *on: attacks.apgd(*on, loss="dlr", steps=10, rng=chance()),
     "apgd-t": lambda *on: attacks.apgd_targeted(*on, targets=3, steps=10, rng=chance()),
-    "fab": lambda *on: attacks.fab(*on, targets=3, steps=10),
-    "square": lambda *on: attacks.square(*on, queries=30, rng=chance()),
+    "fab": lambda *on: fab(*on, targets=3, steps=10),
+    "square": lambda *on: square(*on, queries=30, rng=chance()),
     "noise": lambda model, x, y, ball: attacks.noise(x, ball, model.bounds, chance()),  # noqa: ARG005
 }
 
@@ -135,7 +138,7 @@ def test_many_linear_classes_no_attack_beats_the_worst_case_and_the_strong_ones_
         lambda *on: attacks.apgd(*on, steps=50, restarts=2, rng=chance()),
         lambda *on: attacks.apgd(*on, loss="dlr", steps=50, restarts=2, rng=chance()),
         lambda *on: attacks.apgd_targeted(*on, steps=20, rng=chance()),
-        lambda *on: attacks.fab(*on, steps=20),
+        lambda *on: fab(*on, steps=20),
     ):
         found = margins(attack(linear(weights), x, y, ball), y, weights).amin(1)
         clear = least.abs() > 0.05  # the highest loss is not quite the least margin
@@ -179,12 +182,12 @@ def test_the_square_attack_comes_near_the_worst_case_without_a_gradient() -> Non
     x, y, weights = some(classes=2)
     least = 0.05 * dual(weights[0] - weights[1], "linf")
     model = linear(weights)
-    moved = attacks.square(model, x, y, Ball("linf", 0.05), queries=400, rng=chance())
+    moved = square(model, x, y, Ball("linf", 0.05), queries=400, rng=chance())
     rows, other = torch.arange(len(y)), 1 - y
     lost = (margins(x, y, weights) - margins(moved, y, weights))[rows, other]
     assert model.gradients == 0
     assert float(lost.mean()) > 0.8 * float(least)
-    moved = attacks.square(model, x, y, Ball("l2", 0.2), queries=400, rng=chance())
+    moved = square(model, x, y, Ball("l2", 0.2), queries=400, rng=chance())
     lost = (margins(x, y, weights) - margins(moved, y, weights))[rows, other]
     assert float(lost.mean()) > 0.5 * 0.2 * float(dual(weights[0] - weights[1], "l2"))
 
@@ -282,9 +285,9 @@ def test_the_worst_of_each_image_may_be_harmless_together(name: str) -> None:
             attacks.apgd_targeted_cost(3, 2, 3),
         ),
         (lambda *on: attacks.apgd_targeted(*on, steps=2, rng=chance()), attacks.apgd_targeted_cost(2, 1, 4)),
-        (lambda *on: attacks.fab(*on, steps=3, targets=2), attacks.fab_cost(3, 2)),
-        (lambda *on: attacks.fab(*on, steps=2), attacks.fab_cost(2, 4)),
-        (lambda *on: attacks.square(*on, queries=9, rng=chance()), attacks.square_cost(9)),
+        (lambda *on: fab(*on, steps=3, targets=2), fab_cost(3, 2)),
+        (lambda *on: fab(*on, steps=2), fab_cost(2, 4)),
+        (lambda *on: square(*on, queries=9, rng=chance()), square_cost(9)),
     ],
 )
 @pytest.mark.parametrize("norm", NORMS)
@@ -356,7 +359,7 @@ def test_fab_finds_how_far_the_boundary_is(norm: Norm) -> None:
     x, y, weights = some()
     each = margins(x, y, weights) / dual(leads(weights, y), norm).scatter(1, y[:, None], 1)
     ball = Projected(norm, 0.02 if norm == "linf" else 0.15)
-    moved = attacks.fab(linear(weights), x, y, ball, steps=20)
+    moved = fab(linear(weights), x, y, ball, steps=20)
     far = size(ball.given[-1] - x, norm)
     told = each.amin(1).clamp_min(0)
     assert bool((far >= told - 1e-12).all())
@@ -382,7 +385,7 @@ def test_a_step_of_fab_is_that_of_the_paper() -> None:
     x, _, weights = some(6, classes=2)
     y = (x.flatten(1) @ weights.T).argmax(1)
     model = linear(weights)
-    attacks.fab(model, x, y, Ball("l2", 1.0), steps=2)
+    fab(model, x, y, Ball("l2", 1.0), steps=2)
     _, _, _, first, back, second, *_ = model.shown
     normal = (weights[1 - y] - weights[y]).view_as(x)
     length = normal.square().flatten(1).sum(1).view(-1, 1, 1, 1)
@@ -403,7 +406,7 @@ def test_however_far_fab_went_a_tenth_of_its_step_begins_at_the_image() -> None:
     x, _, _ = some(1)
     here, normal = x.roll(1, 3), torch.ones_like(x)
     ahead = normal.sum().view(1)  # the boundary is one off at every pixel, from here as from the image
-    step = attacks._beyond_the_boundary(here, x, ahead, normal, Ball("linf", 1.0), FREE)
+    step = _beyond_the_boundary(here, x, ahead, normal, Ball("linf", 1.0), FREE)
     torch.testing.assert_close(step, 0.9 * (here - 1.05) + 0.1 * (x - 1.05))
 
 
@@ -416,7 +419,7 @@ def test_the_way_to_a_plane_is_the_shortest_within_the_bounds(norm: Norm, bounds
     slope = torch.randn(x.shape, generator=rng, dtype=torch.float64)
     slope[::3, :, 0] = 0
     height = torch.linspace(-4, 4, 30, dtype=torch.float64)
-    found = attacks.to_plane(x, slope, height, norm, bounds)
+    found = to_plane(x, slope, height, norm, bounds)
     blocked = 0
     for image, way, at, change in zip(x.flatten(1), slope.flatten(1), height.tolist(), found.flatten(1), strict=True):
         uphill = -math.copysign(1, at) * way
@@ -432,7 +435,7 @@ def test_the_way_to_a_plane_is_the_shortest_within_the_bounds(norm: Norm, bounds
         torch.testing.assert_close(change, after(high), rtol=0, atol=1e-9)
         blocked += high == 1e6
     assert (blocked > 0) == (bounds == (0.0, 1.0))
-    nowhere = attacks.to_plane(x, 0 * slope, height, norm, bounds)
+    nowhere = to_plane(x, 0 * slope, height, norm, bounds)
     torch.testing.assert_close(nowhere, torch.zeros_like(x), rtol=0, atol=0)
 
 
@@ -500,9 +503,9 @@ def test_squares_shrink_as_in_the_paper(norm: Norm, monkeypatch: pytest.MonkeyPa
         sides.append(side)
         return here
 
-    monkeypatch.setattr(attacks, "_linf_squares" if norm == "linf" else "_l2_squares", spy)
+    monkeypatch.setattr(squares, "_linf_squares" if norm == "linf" else "_l2_squares", spy)
     x, y = torch.full((2, 1, 32, 32), 0.5), torch.zeros(2, dtype=torch.int64)
-    attacks.square(linear(torch.zeros(2, 1024)), x, y, Ball(norm, 0.1), queries=1000, rng=chance())
+    square(linear(torch.zeros(2, 1024)), x, y, Ball(norm, 0.1), queries=1000, rng=chance())
     until = {1: 29, 5: 20, 20: 14, 50: 10, 100: 7, 200: 5, 400: 4, 600: 3, 800: 2, 999: 1}  # query → √(0.8 · 32² / 2ᵏ)
     expected = [next(side for last, side in until.items() if query <= last) for query in range(1, 1000)]
     assert sides == [max(side, 1 if norm == "linf" else 3) for side in expected]
@@ -511,7 +514,7 @@ def test_squares_shrink_as_in_the_paper(norm: Norm, monkeypatch: pytest.MonkeyPa
 def test_stripes_are_vertical_and_squares_are_always_at_the_edge_of_the_ball() -> None:
     x, y, weights = some()
     model = linear(weights)
-    attacks.square(model, x, y, Ball("linf", 0.1), queries=30, rng=chance())
+    square(model, x, y, Ball("linf", 0.1), queries=30, rng=chance())
     stripes, *squares = changes(model, x)
     torch.testing.assert_close(stripes, stripes[:, :, :1].expand_as(stripes))
     assert bool((stripes.sign() != stripes[..., :1].sign()).any())
@@ -523,7 +526,7 @@ def test_a_square_that_changes_nothing_is_not_kept() -> None:
     """All of them, where the loss is flat: every query differs from the stripes by one square alone."""
     x, y, weights = some()
     model = linear(0 * weights)
-    attacks.square(model, x, y, Ball("linf", 0.1), queries=40, rng=chance())
+    square(model, x, y, Ball("linf", 0.1), queries=40, rng=chance())
     stripes, *squares = changes(model, x)
     for change in squares[-20:]:  # whose side is one pixel: √(0.8 · 4² / 2⁵) and less
         assert int((change.sign() != stripes.sign()).any(1).flatten(1).sum(1).max()) == 1
@@ -548,7 +551,7 @@ def hills(side: int) -> Tensor:
 def test_l2_begins_with_five_by_five_tiles() -> None:
     x = torch.full((6, 3, 15, 15), 0.5, dtype=torch.float64)
     model = CountingModel(lambda x: x.flatten(1)[:, :2])
-    attacks.square(model, x, torch.zeros(6, dtype=torch.int64), Ball("l2", 0.7), queries=1, rng=chance())
+    square(model, x, torch.zeros(6, dtype=torch.int64), Ball("l2", 0.7), queries=1, rng=chance())
     (change,) = changes(model, x)
     tiles = change.unfold(2, 3, 3).unfold(3, 3, 3).flatten(0, 3)
     lengths = (tiles * hills(3)).sum((1, 2))
@@ -570,10 +573,10 @@ def test_l2_moves_change_from_one_window_into_another(turned: bool, monkeypatch:
         top, left = next(order)
         return slice(None), slice(None), slice(top, top + side), slice(left, left + side)
 
-    monkeypatch.setattr(attacks, "_windows", window)
-    monkeypatch.setattr(attacks, "random_signs", lambda x, shape, rng: x.new_tensor([1.0, -1.0]).view(shape))  # noqa: ARG005
+    monkeypatch.setattr(squares, "_windows", window)
+    monkeypatch.setattr(squares, "random_signs", lambda x, shape, rng: x.new_tensor([1.0, -1.0]).view(shape))  # noqa: ARG005
     monkeypatch.setattr(torch, "rand", lambda *size, **_: torch.full(size[0], 0.7 if turned else 0.2))
-    found = attacks._l2_squares(x + change, x, radius, 4, chance()) - x
+    found = _l2_squares(x + change, x, radius, 4, chance()) - x
     to, off = ((slice(top, top + 4), slice(left, left + 4)) for top, left in places)
     pattern = hills(4).T if turned else hills(4)
     for channel, sign in ((0, 1.0), (1, -1.0)):
@@ -706,7 +709,7 @@ def test_fab_finds_wrong_answers_as_near_as_autoattack(vector: dict[str, Any]) -
     model, x, y = attacked()
     x, y = x[: recipe.FEW], y[: recipe.FEW]
     ball = Projected(vector["norm"], recipe.RADIUS[vector["norm"]])
-    moved = attacks.fab(CountingModel(model, (0, 1)), x, y, ball, steps=recipe.FAB_STEPS)
+    moved = fab(CountingModel(model, (0, 1)), x, y, ball, steps=recipe.FAB_STEPS)
     far, theirs = size(ball.given[-1] - x, ball.norm), torch.tensor(vector["distance"], dtype=torch.float64)
     apart = (far - theirs).abs() / theirs.clamp_min(1e-9)
     assert int((apart < 2e-4).sum()) >= 38
@@ -721,7 +724,7 @@ def after_squares(norm: Norm) -> tuple[float, float]:
     rights, leads = [], []
     for seed in (0, 1):
         on, rng = CountingModel(model, (0, 1)), generator(seed, "test", "square")
-        moved = attacks.square(on, x, y, Ball(norm, recipe.RADIUS[norm]), queries=recipe.QUERIES, rng=rng)
+        moved = square(on, x, y, Ball(norm, recipe.RADIUS[norm]), queries=recipe.QUERIES, rng=rng)
         rights.append(recipe.right(moved))
         leads.append(recipe.lead(moved))
     return sum(rights) / 2, sum(leads) / 2

@@ -3,15 +3,15 @@
 import torch
 from torch import nn
 
-from perdure.ops import attacks, layers
+from perdure.ops import attacks, layers, square
 from perdure.ops.layers import Layer
 from perdure.ops.mixup import draw_mixing
 
 
 def test_the_square_attack_shrinks_where_its_authors_have_it() -> None:
     """Andriushchenko et al., ECCV 2020: after so many of 10 000 queries the area is halved; 0.8 is AutoAttack's."""
-    assert attacks.SHRINK == (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
-    assert attacks.FIRST_SHARE == 0.8
+    assert square.SHRINK == (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
+    assert square.FIRST_SHARE == 0.8
 
 
 def test_apgd_has_its_authors_momentum_and_share_of_steps() -> None:
