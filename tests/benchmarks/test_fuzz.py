@@ -38,6 +38,7 @@ folder = Path(place.name).resolve()
     return json.loads(done.stdout)
 
 
+@pytest.mark.thorough  # a fault of each kind is below
 def test_files() -> None:
     done = program("fuzz_files.py", "--seed", "1", "--cases", "5")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout

@@ -36,6 +36,7 @@ def test_json_is_the_record_and_nothing_else(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.thorough  # tests/test_front_door.py has it in one process
 def test_two_runs_of_one_seed_agree_and_two_seeds_do_not(tmp_path: Path) -> None:
     runs = [
         json.loads(perdure("run", "rcl", "synthetic", *SMALL, "--seed", seed, "--out", str(tmp_path / out)).stdout)

@@ -75,13 +75,18 @@ def same(one, other):
     return all(torch.equal(one[0][name], other[0][name]) for name in one[0])
 
 
-@pytest.mark.parametrize("method", METHODS)
+OFTEN = {"ewc", "er", "gpm", "trgp", "api", "fsdgpm", "rcl"}  # each with memory of another kind
+
+
+@pytest.mark.parametrize(
+    "method", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.thorough) for name in METHODS]
+)
 def test_interrupted_at_random_moments(method, tmp_path):
     asked = wanted(method)
     count = Count()
     whole = outcome(run_spec(asked, out=tmp_path / "whole", callback=count), asked.plan)
     chance = random.Random(method)
-    for attempt in range(2):
+    for attempt in range(2 if method == "rcl" else 1):
         out, kills = tmp_path / str(attempt), 0
         while True:
             # Saved every step, or only now and then, so that several steps are taken twice.

@@ -50,8 +50,12 @@ def change(method: Method, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> float
     )
 
 
-@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 @pytest.mark.parametrize("name", LIMITS)
+@pytest.mark.parametrize(
+    "plan",
+    [pytest.param(plan, marks=[pytest.mark.thorough] if name == "sgd" else []) for name, plan in PLANS.items()],
+    ids=PLANS,
+)
 def test_responses_to_what_is_remembered_stay(name: str, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     assert change(make(name), plan, monkeypatch) <= LIMITS[name]
     if plan is PLANS["sgd"]:  # that it can fail is shown with the other, which turns gradients further

@@ -138,7 +138,7 @@ def other(request: pytest.FixtureRequest) -> TrainedMethod:
     return TrainedMethod(method, stream.tasks, request.param, kept.snapshots, stream.tasks)
 
 
-SOME = ["pgd", "over-time", "smoothing", "outliers", "flatness", "landscape", "geometry", "capacity"]
+SOME = ["pgd", "over-time", "flatness", "geometry", "capacity"]  # of each family one
 
 
 @pytest.mark.parametrize("name", SOME)
