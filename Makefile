@@ -4,6 +4,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
+# Many tests start a process, which takes twice as long where no compiled module may be kept: an empty value allows it.
+export PYTHONDONTWRITEBYTECODE =
+
 .PHONY: setup demo test check pytest thorough clean
 
 setup: $(STAMP)
