@@ -18,6 +18,7 @@ import argparse
 import ast
 import hashlib
 import importlib
+import itertools
 import json
 import os
 import random
@@ -377,8 +378,8 @@ def main() -> None:
     parser.add_argument("--tests", nargs="+", metavar="PATH", help="files and folders of tests; all, if none is named")
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "perdure-mutants")
     given = parser.parse_args()
-    sys.dont_write_bytecode = True
-    os.environ.update(PYTHONDONTWRITEBYTECODE="1", OMP_NUM_THREADS="1")
+    sys.dont_write_bytecode = False
+    os.environ.update(PYTHONDONTWRITEBYTECODE="", OMP_NUM_THREADS="1")
 
     for package in (
         "numpy",
@@ -404,14 +405,21 @@ def main() -> None:
     tests = [file for file in [*tests, "tests/checks.py"] if any(file.startswith(path) for path in given.tests or [""])]
     known = merged(mapped(given.work, copies, tests))
 
+    times = itertools.count(int(time.time()))
+
+    def write(path: Path, text: str) -> None:
+        """With a time of its own, since Python takes a compiled module of the same second and size for the same."""
+        path.write_text(text)
+        os.utime(path, (stamp := next(times), stamp))
+
     def start(copy: Path, mutant: Mutant) -> Child | None:
         """Each file of the copy is as in the project but for the mutant's."""
         for path in changed.pop(copy, []):
-            shutil.copyfile(PROJECT / path, copy / path)
+            write(copy / path, (PROJECT / path).read_text())
         tests = tests_for(mutant, known)
         if not tests:
             return None
-        (copy / mutant.file).write_text(mutant.apply((PROJECT / mutant.file).read_text()))
+        write(copy / mutant.file, mutant.apply((PROJECT / mutant.file).read_text()))
         changed[copy] = [mutant.file]
         return Child.start(run_tests, copy, tests, likely(tests, known), seconds=4 * BUDGET)
 

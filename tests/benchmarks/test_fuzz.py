@@ -59,7 +59,7 @@ def test_values() -> None:
 FAULTS = """
 import os, time
 import fuzz_cases
-fuzz_cases.SECONDS, fuzz_cases.MEMORY = 1, 2**26
+fuzz_cases.SECONDS, fuzz_cases.MEMORY = 3, 2**26
 (folder / "here").mkdir()
 
 def say(text, code):
@@ -92,7 +92,7 @@ def test_what_no_command_may_do() -> None:
     assert found.pop("good") == ""
     beginnings = {
         "traceback": "traceback: ",
-        "forever": "no end after 1 seconds",
+        "forever": "no end after 3 seconds",
         "signal": "ended by signal 9",
         "memory": "took ",
         "code": "exit code 3",
