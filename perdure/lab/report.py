@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,12 @@ from perdure import registry
 from perdure.errors import PerdureError, UnknownName, WrongValue
 from perdure.lab import index
 from perdure.lab.pictures import read_result, study_tables
+from perdure.lab.probe_run import probe_spec
 from perdure.lab.probe_runs import run_labels
 from perdure.lab.spec import complete, split_name, usual
 from perdure.lab.store import read_probe, read_probes, write
 from perdure.lab.study import StudyResult, notes_on, study_so_far
-from perdure.lab.study_file import Study, probe_keys, shipped
+from perdure.lab.study_file import Study, shipped
 from perdure.ops.statistics import Group, differences, groups, headlines, without_file
 from perdure.report.page import FoundByProbe, Report, ReportedRun
 from perdure.report.paper_figures import PaperFigure
@@ -103,7 +105,10 @@ def of_study(result: StudyResult) -> Report:
     if plan.scale != 1:
         facts["scale"] = f"epochs × {plan.scale:g}: not the plan's figures"
     notes, warnings = _split_notes(result.notes)
-    runs = _reported(records, plan.out)
+    rows = {
+        Path(run.record["path"]): f"{run.row}, seed {run.spec.seed}" for run in result.runs if run.record and run.row
+    }
+    runs = _reported(records, plan.out, rows)
     return Report(
         title=_compared_title(plan.study) if plan.study.where in ("compare", "demo") else f"Study {plan.study.name}",
         command=command,
@@ -122,12 +127,16 @@ def of_study(result: StudyResult) -> Report:
 
 
 def _figures(study: Study, runs: Sequence[ReportedRun]) -> list[PaperFigure]:
-    """Those that the study asks for and can be drawn, of what its own probes found, in the order of the probes."""
-    keys = probe_keys(study) if study.figures else []
+    """Those that the study asks for and can be drawn, of what its own probes found, in the order of the probes.
+
+    Results of one key have the same values, also those that are older than one of these.
+    """
+    asked = [probe_spec(probe) for probe in study.probes] if study.figures else []
     found = []
     for run in runs:
-        own = {one.key: (one.name, one.result) for one in run.probes}
-        found.append((run.label, [own[key] for key in keys if key in own]))
+        own = {one.key: one.result for one in run.probes}
+        results = [(one.name, replace(own[one.key], values=one.values)) for one in asked if one.key in own]
+        found.append((run.label, results))
     wished = [PaperFigure(name, found) for name in study.figures]
     return [figure for figure in wished if figure.there()]
 
@@ -244,9 +253,13 @@ def _each(texts: Any) -> str:
     return ", ".join(dict.fromkeys(filter(None, texts)))
 
 
-def _reported(records: Mapping[Path, dict[str, Any]], out: Path) -> list[ReportedRun]:
+def _reported(
+    records: Mapping[Path, dict[str, Any]], out: Path, rows: Mapping[Path, str] | None = None
+) -> list[ReportedRun]:
+    """Runs with what probes found of them, by the names of a study's rows where it has names."""
     found = []
-    for (path, record), label in zip(records.items(), run_labels(records), strict=True):
+    for (path, record), own in zip(records.items(), run_labels(records), strict=True):
+        label = (rows or {}).get(path, own)
         probes = []
         for key, content in record["probes"].items():
             with suppress(PerdureError):  # changed in this moment

@@ -174,6 +174,36 @@ def test_a_figure_shows_what_the_studys_own_probes_found(do: Do) -> None:
     assert [[result.values["after"] for _, result in found] for _, found in drawn.runs] == [[None], [None]]
 
 
+def test_older_results_are_in_the_same_figure_and_runs_have_the_names_of_their_rows(tmp_path: Path) -> None:
+    """A result that was measured before a probe got a value has it as it is usually."""
+    file = tmp_path / "mine.toml"
+    file.write_text("""
+benchmarks = ["synthetic"]
+seeds = [1]
+tasks = 2
+network = "mlp"
+plan = { epochs = 1 }
+probes = ["pgd(strengths=4/255 images=5 steps=2)"]
+figures = ["tradeoff"]
+[[block]]
+methods = ["finetune"]
+[[block]]
+row = "trained on attacks"
+methods = ["finetune"]
+values.finetune = { attack = "4/255" }
+""")
+    for one in specs(asked := read(file)):
+        run_spec(one, out=tmp_path / "runs", probes=asked.probes)
+    older = next((tmp_path / "runs").rglob("probes/pgd-*.json"))
+    content = json.loads(older.read_text())
+    assert (content["values"].pop("samples"), content.pop("check")) != (None, None)
+    older.write_text(json.dumps(content))
+    result = perdure.study(file, out=tmp_path / "runs", pictures=False)
+    assert not any(run.computed for run in result.runs)
+    (drawn,) = of_study(result).figures
+    assert {one.method for one in paper_figures.tradeoffs(drawn.runs)[1]} == {"finetune", "trained on attacks"}
+
+
 def test_names_and_probes_are_those_of_the_figures() -> None:
     assert {name: kind.probes for name, kind in paper_figures.FIGURES.items()} == FIGURES
     assert {figure for name in shipped() for figure in read(name).figures} == FIGURES.keys()
