@@ -111,8 +111,8 @@ def test_a_residual_network_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     example = runpy.run_path(str(ROOT / "examples" / "four_months.py"))
     for name in ("2026-09", "2026-10"):
         monkeypatch.delitem(example["MONTHS"], name)
-    learner, history = example["live"](tmp_path, example["resnet18"](), "gpm", epochs=2, images=120)
+    learner, history = example["live"](tmp_path, example["resnet18"](), "gpm", epochs=1, images=100)
     first, last = history["2026-07"][0], history["2026-07"][-1]
     assert abs(first - last) <= 10
-    assert example["bad_month"](learner, images=120).exit_code == 1
+    assert example["bad_month"](learner, images=100).exit_code == 1
     assert [task.name for task in learner.tasks] == ["2026-07", "2026-08"]
