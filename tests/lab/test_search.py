@@ -270,6 +270,7 @@ def test_reading_results_makes_no_files_and_asks_nothing_again(search, wanted, t
     assert path.read_bytes() == before
 
 
+@pytest.mark.thorough
 def test_a_search_that_was_cut_off_twice_goes_on(search, wanted, tmp_path):
     """The second time, one of the trials of the first time still waits to be asked again."""
     for at_once in (3, 1):

@@ -189,6 +189,7 @@ def test_batch_norm_moves_in_the_first_lesson_only(fresh_net: Fresh, stream: Str
     assert all(torch.equal(after[name], p) for name, p in norms.items())
 
 
+@pytest.mark.thorough  # checks.py shows that what is remembered is answered as before
 def test_it_forgets_less_than_plain_training() -> None:
     stream, change = synthetic(seed=1, tasks=4, size=16), {}
     plan = Plan(rate=0.1, epochs=10, batch=16, schedule="linear", keep="last")

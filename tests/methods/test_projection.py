@@ -45,6 +45,7 @@ def worst_change(method: GPM, stream: Stream) -> float:
     )
 
 
+@pytest.mark.thorough  # test_projected_update.py has it with other optimizers
 @pytest.mark.parametrize("maker", [GPM, DFGP, RCL])
 def test_responses_to_stored_directions_stay_and_change_without_projection(
     maker: type[GPM], fresh_net: Callable[[], Network], stream: Stream, monkeypatch: pytest.MonkeyPatch

@@ -90,7 +90,12 @@ def test_what_is_found_can_be_kept(name: str, found: dict[str, ProbeResult]) -> 
     )
 
 
-@pytest.mark.parametrize("name", ALONE)
+SLOW = {"masking", "fab", "apgd-t"}  # and made of attacks that the others show to repeat
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.thorough] if name in SLOW else []) for name in ALONE]
+)
 def test_the_same_again_is_the_same(name: str, found: dict[str, ProbeResult], trained: TrainedMethod) -> None:
     again = quick(name).measure(trained)
     assert again.figures == found[name].figures
