@@ -41,7 +41,14 @@ FIRST, FILES = 5.0, 3  # seconds of tests, and files of them, that are shown to 
 LIMIT = 10.0  # percent that may survive
 COMPARISONS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "is": "is not", "is not": "is"}
 OPERATORS = {"+": "-", "-": "+", "*": "/", "/": "*", "//": "*", "@": "*", "**": "*", "%": "//", "|": "&", "&": "|"}
-UNORDERED = ("isinstance", "min", "max")  # calls whose arguments, exchanged, are an error at once or mean the same
+UNORDERED = (
+    "isinstance",
+    "min",
+    "max",
+    "torch.minimum",
+    "torch.maximum",
+    "torch.equal",
+)  # calls whose arguments, exchanged, are an error at once or mean the same
 SYMBOLS: dict[type[ast.AST], str] = {
     ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!=", ast.Is: "is",
     ast.IsNot: "is not", ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.MatMult: "@",

@@ -122,6 +122,12 @@ EFFECTS = {
 }
 
 
+def test_sizes_are_those_written_here():
+    """To the last digit, which no measurement of noise tells."""
+    noises = ("gaussian-noise", "shot-noise", "impulse-noise")
+    assert {kind: _KINDS[kind][1] for kind in noises} == {kind: EFFECTS[kind] for kind in noises}
+
+
 def measured(kind, severity):
     """The size of an effect, from images before and after."""
     if kind in BLURS:  # on images five times as large, where a pixel matters less
