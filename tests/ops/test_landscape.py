@@ -188,6 +188,21 @@ def test_residual_says_how_far_the_value_may_be_off(bowl: Quadratic, weights: di
     assert residual < 0.5 < landscape.top_eigenvalue(bowl, weights, 1, generator(0, "start")).residual
 
 
+def test_no_more_steps_than_there_are_eigenvalues(weights: dict[str, Tensor]) -> None:
+    """What rounding leaves after the last is not taken for another direction."""
+    loss, calls = with_eigenvalues([3.0] * 6 + [1.0] * 7), 0
+
+    def counted(here: dict[str, Tensor]) -> Tensor:
+        nonlocal calls
+        calls += 1
+        return loss(here)
+
+    loss.matrix, loss.linear = loss.matrix.float(), loss.linear.float()
+    single = {name: part.float() for name, part in weights.items()}
+    landscape.top_eigenvalue(counted, single, 9, generator(0, "start"))
+    assert calls == 2
+
+
 def test_a_straight_loss_is_not_bent(weights: dict[str, Tensor]) -> None:
     b = numbers(13, purpose="straight")
     assert landscape.top_eigenvalue(lambda w: b @ flat(w), weights, 5, generator(0, "start")) == (0.0, 0.0)
