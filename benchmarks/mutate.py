@@ -38,6 +38,7 @@ from typing import Any
 PROJECT = Path(__file__).resolve().parents[1]
 BUDGET = 60.0  # seconds of tests for one mutant, as they were measured
 FIRST, FILES = 5.0, 3  # seconds of tests, and files of them, that are shown to a mutant before all others
+READERS = "tests/test_layers.py::"
 LIMIT = 10.0  # percent that may survive
 COMPARISONS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "is": "is not", "is not": "is"}
 OPERATORS = {"+": "-", "-": "+", "*": "/", "/": "*", "//": "*", "@": "*", "**": "*", "%": "//", "|": "&", "&": "|"}
@@ -162,7 +163,8 @@ class Mutator(ast.NodeVisitor):
             if keyword.arg is not None and len(node.keywords) > 1 and keyword is node.keywords[-1]:
                 start = self.span(node.keywords[-2].value)[1]
                 self.add(keyword, "", (start, self.span(keyword.value)[1]))
-        self.generic_visit(node)
+        for part in (node.func, *node.args, *(one for one in node.keywords if one.arg != "strict")):
+            self.visit(part)  # strict=True of zip is an assertion
 
     def visit_Expr(self, node: ast.Expr) -> None:
         if isinstance(node.value, ast.Call):
@@ -330,13 +332,15 @@ def tests_for(mutant: Mutant, known: dict[str, Any]) -> list[str]:
     """Those that execute its lines, those that execute little else and are quick first, as many as the budget allows.
 
     Lines that are executed when the module is imported, such as tables and defaults, belong to no test: there, those
-    that execute anything of the file, and those of the test file that is named as it is, which may only look at it.
+    that execute anything of the file, those of the test file that is named as it is, which may only look at it, and
+    those that read the source of the whole package.
     """
     lines, seconds, executes = known["lines"].get(mutant.file, {}), known["seconds"], known["executes"]
     own = f"/test_{Path(mutant.file).stem}.py::"
     found = {test for line in mutant.lines for test in lines.get(str(line), [])}
     if not found:
         found = {test for tests in lines.values() for test in tests} | {one for one in seconds if own in one}
+        found |= {one for one in seconds if one.startswith(READERS)}
 
     def cost(test: str) -> tuple[float, str]:
         return (0.02 + seconds[test]) * (20 + executes.get(test, 0)) / (10 if own in test else 1), test

@@ -143,3 +143,20 @@ def test_every_name_of_the_front_door_opens() -> None:
     assert callable(perdure.fast.without)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = perdure.nothing
+
+
+# Classes of data whose objects change: states of something under way, and what is filled in step by step.
+CHANGING = {
+    "ForwardMode", "JobStates", "Process", "LoadedRun", "StudyRun", "LayerInput", "Uses", "Plateau", "Constant",
+    "Linear", "Cosine", "Steps", "Warmup", "FitState", "Learned",
+}  # fmt: skip
+
+
+def test_other_classes_of_data_are_frozen() -> None:
+    found = set()
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            decorators = [ast.unparse(one) for one in node.decorator_list] if isinstance(node, ast.ClassDef) else []
+            if any(one.startswith("dataclass") and "frozen=True" not in one for one in decorators):
+                found.add(node.name)
+    assert found == CHANGING

@@ -11,7 +11,7 @@ def step(x: int = 2, *, λ: float = 0.5) -> int:
     if x < 3 and not done(x, λ):
         x += 1
     log("ä", x - 1, level=2, end="")
-    n = min(x, λ)
+    n = min(x, λ), zip(x, strict=True)
     assert x == 1
     raise ValueError(f"{x + 1}")
 '''
