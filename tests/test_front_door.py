@@ -323,3 +323,37 @@ def test_paths_may_be_texts(record: dict[str, Any], tmp_path: Path) -> None:
     assert check("cifar100", str(tmp_path))[0].completeness == "unreadable"
     with pytest.raises(BadData):
         folder(path=str(tmp_path / "none"), seed=1)
+
+
+# What one gets without saying so, as docs/python.md and the commands' help promise it.
+RUN = {"out": "runs", "root": None, "device": "cpu"}
+CHOICES = {"values": None, "plan": None, "settings": None, "net": None, "tasks": None}
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "bench": {"what": "ratios", "rounds": 15, "threads": 2, "only": (), "folder": None},
+    "benchmark": {"seed": 1, "tasks": None, "root": None},
+    "compare": CHOICES | {"seeds": (1, 2, 3), "probes": (), "outliers": "", "against": None},
+    "evaluate": {"batch": 64},
+    "export_runs": {"out": "runs", "filters": (), "per": "run", "csv": None, "parquet": None, "warn": None},
+    "learn": {"seed": None, "callback": None, "judged_on": "test", "learned": None, "state": None},
+    "load": RUN | {"code": ()},
+    "plot": {"kind": None, "path": None},
+    "probe": RUN | {"values": None, "code": (), "pictures": True, "progress": None},
+    "run": RUN
+    | CHOICES
+    | {"seed": 1, "outliers": "", "probes": (), "snapshots": False, "without": (), "trackers": (), "pictures": True}
+    | {"checkpoint_every": 60.0, "callback": None, "progress": None},
+    "runs": {"out": "runs", "filters": ()},
+    "search": RUN | CHOICES | {"trials": 20, "seeds": (1,), "jobs": None, "on": "local", "threads": 1, "at_once": None},
+    "study": RUN
+    | {"jobs": None, "on": "local", "scale": 1.0, "threads": None, "cpus": None, "gpus": None, "trackers": ()}
+    | {"dry": False, "pictures": True, "callback": None},
+    "wrap": {"head": None, "keep_head": False, "free": (), "statistics": "task", "fresh": False},
+    "write_report": {"what": None, "file": None, "store": "runs", "scale": 1.0, "format": "html"},
+}
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_defaults(name: str) -> None:
+    given = inspect.signature(getattr(perdure, name)).parameters.values()
+    found = {one.name: one.default for one in given if one.default is not one.empty and not callable(one.default)}
+    assert found == DEFAULTS[name]
