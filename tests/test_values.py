@@ -99,6 +99,11 @@ def test_probes_of_values_beyond_all_bounds(text):
     assert len(str(caught.value)) < 250
 
 
+@pytest.mark.parametrize("seed", [0, 2**63 - 1])
+def test_the_least_and_the_largest_seed(seed):
+    assert spec("finetune", "synthetic", seed=seed).seed == seed
+
+
 @pytest.mark.parametrize("seed", [-1, 2**63, 1.5, pytest.param(10**5000, id="long")])
 def test_seeds(seed):
     with pytest.raises(WrongValue, match=r"seed=.* is not allowed; use a whole number"):

@@ -245,6 +245,11 @@ def test_runs_are_folded_where_they_are_many(page: Page, store: Path) -> None:
     assert alone.all("h1")[0]["text"] == "gpm on six, seed 1"
 
 
+def test_the_report_of_one_run_belongs_to_it_and_that_of_several_to_the_store(store: Path) -> None:
+    assert lab.gather("0123", store)[1].name.startswith("0123")
+    assert lab.gather(store=store)[1] == store
+
+
 def test_the_same_records_give_the_same_bytes(store: Path) -> None:
     first, again = (lab.gather("0123", store)[0].html() for _ in range(2))
     assert first == again
