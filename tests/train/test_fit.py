@@ -1,6 +1,7 @@
 """The loop, the schedules and evaluation."""
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -412,3 +413,13 @@ def test_a_penalty_counts_for_the_schedule_and_for_the_best_epoch_and_not_in_the
     assert [epoch.best for epoch in learned.epochs] == [True, False, False, False]
     assert [epoch.rate for epoch in learned.epochs] == pytest.approx([0.02, 0.02, 0.01, 0.005])
     assert learned.epochs[-1].valid.loss < learned.epochs[0].valid.loss < 5
+
+
+def test_evaluation_is_timed_apart_from_training(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(*given: object, **options: object) -> object:
+        time.sleep(0.2)
+        return evaluate(*given, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("perdure.train.learn.evaluate", slow)
+    learned = learn(FineTune(Network(MLP(stream.shape))), stream, replace(QUICK, epochs=1))
+    assert learned.evaluation_seconds >= 0.6  # the first task, then both

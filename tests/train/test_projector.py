@@ -154,3 +154,20 @@ def test_what_is_remembered_can_be_saved(tmp_path: Path) -> None:
 def test_mistakes_are_told_in_a_line(make: object, message: str) -> None:
     with pytest.raises(WrongValue, match=message):
         make()  # type: ignore[operator]
+
+
+def test_what_is_frozen_between_steps_stays_as_it_is_set() -> None:
+    """Nothing of an earlier step comes back."""
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3072, 8), nn.ReLU(), nn.Linear(8, 4))
+    projector, optimizer = Projector(model, heads=["3"]), torch.optim.SGD(model.parameters(), 0.1)
+    projector.observe(LOADERS[0], 0)
+    projector.attach(optimizer)
+    for frozen in (False, True):
+        model[1].requires_grad_(not frozen)
+        if frozen:
+            nn.init.ones_(model[1].weight)
+        F.cross_entropy(model(LOADERS[1][0][0]), LOADERS[1][0][1]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert bool((model[1].weight == 1).all())
