@@ -26,7 +26,7 @@ from perdure.train.fit import fit
 from perdure.train.learn import learn
 from perdure.train.plan import Plan
 from perdure.train.schedules import Linear, Plateau
-from perdure.types import EpochStart, Gradient, Lesson, Part, Split, Stream, Task, cut
+from perdure.types import Batch, EpochStart, Gradient, Lesson, Part, Split, Stream, Task, cut
 
 QUICK = Plan(rate=0.02, epochs=2, batch=16, schedule="linear", keep="last")
 
@@ -421,5 +421,27 @@ def test_evaluation_is_timed_apart_from_training(stream: Stream, monkeypatch: py
         return evaluate(*given, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr("perdure.train.learn.evaluate", slow)
-    learned = learn(FineTune(Network(MLP(stream.shape))), stream, replace(QUICK, epochs=1))
+    learned = learn(FineTune(Network(MLP(stream.shape))), stream, QUICK)
     assert learned.evaluation_seconds >= 0.6  # the first task, then both
+    assert 0 < sum(epoch.seconds for epoch in learned.epochs) <= learned.seconds
+
+
+def test_a_lesson_that_fails_leaves_the_method_as_it_was(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    method = GPM(Network(Tracking(stream.shape)))
+    learned = learn(method, stream.tasks[:1], QUICK)
+    before = {name: value.clone() for name, value in method.state_dict().items()}
+    usual, steps = method.gradient, 0
+
+    def failing(batch: Batch) -> Gradient:
+        nonlocal steps
+        steps += 1
+        if steps > 2:
+            raise Diverged("too far")
+        return usual(batch)
+
+    monkeypatch.setattr(method, "gradient", failing)
+    with pytest.raises(Diverged, match="too far"):
+        learn(method, stream.tasks[1:], QUICK, learned=learned)
+    after = method.state_dict()
+    assert after.keys() == before.keys()
+    assert all(torch.equal(after[name], value) for name, value in before.items())
