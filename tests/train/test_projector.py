@@ -171,3 +171,11 @@ def test_what_is_frozen_between_steps_stays_as_it_is_set() -> None:
         optimizer.step()
         optimizer.zero_grad()
     assert bool((model[1].weight == 1).all())
+
+
+def test_statistics_are_kept_by_the_name_of_a_task_or_its_number() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4 * 30 * 30, 4))
+    projector = Projector(model, heads=["3"])
+    projector.observe(LOADERS[0], "digits")
+    projector.observe(LOADERS[1])
+    assert list(projector.buffers) == ["digits", 1]
