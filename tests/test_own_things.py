@@ -290,6 +290,7 @@ def test_errors_of_ones_own_code_name_their_line_in_a_comparison(folder: Path) -
 
 
 @pytest.mark.usefixtures("folder", "jobs_here")
+@pytest.mark.thorough  # tests above have it in Python
 def test_on_the_command_line() -> None:
     def cli(*words: str) -> Answer:
         forget()  # as another process would not know it

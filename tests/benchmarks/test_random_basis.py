@@ -3,6 +3,7 @@
 import importlib.util
 from pathlib import Path
 
+import pytest
 import torch
 
 from perdure.data.benchmarks.synthetic import synthetic
@@ -14,6 +15,7 @@ from perdure.train.plan import Plan
 FILE = Path(__file__).parents[2] / "benchmarks" / "random_basis.py"
 
 
+@pytest.mark.thorough
 def test_random_bases_are_as_large_as_the_real_ones_grow_with_them_and_hold_something_else() -> None:
     found = importlib.util.spec_from_file_location("random_basis", FILE)
     assert found
