@@ -38,6 +38,7 @@ from typing import Any
 PROJECT = Path(__file__).resolve().parents[1]
 BUDGET = 60.0  # seconds of tests for one mutant, as they were measured
 FIRST, FILES = 5.0, 3  # seconds of tests, and files of them, that are shown to a mutant before all others
+# Tests that look at sources and signatures, so that they execute no line of what they would notice.
 READERS = ("tests/test_layers.py::", "tests/test_front_door.py::test_defaults")
 LIMIT = 10.0  # percent that may survive
 COMPARISONS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "is": "is not", "is not": "is"}
