@@ -445,7 +445,7 @@ def _result(plan: StudyPlan, costs: list[RunCost] | None = None) -> StudyResult:
     # Runs that are not done belong to a group, too, without figures.
     runs = [
         {
-            **headlines(run.record or {}),
+            **headlines(run.record or {}, probe_keys(plan.study)),
             **(run.record or {}),
             **run.spec.plain(),
             "row": run.row,

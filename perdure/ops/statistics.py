@@ -5,7 +5,7 @@ seed, tasks, values, plan and settings. Figures come from records alone.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from statistics import correlation as correlation_of
@@ -77,14 +77,16 @@ def without_file(name: str) -> str:
     return name.rpartition(".py:")[2]
 
 
-def headlines(record: Run) -> dict[str, float]:
-    """The few figures of each probe that stand in a table of many runs.
+def headlines(record: Run, own: Collection[str] = ()) -> dict[str, float]:
+    """The few figures of each probe that stand in a table of many runs; where two have the same name, as PGD with one
+    start and with five, that of the probes that are `own`.
 
     >>> headlines({"acc": 70.0, "probes": {"fgsm": {"acc": [60.0], "headline": {"FGSM 1/255": 60.0}}}})
     {'FGSM 1/255': 60.0}
     """
-    measured = record.get("probes", {}).values()
-    return {name: figure for found in measured for name, figure in found["headline"].items()}
+    measured = record.get("probes", {})
+    own_last = sorted(measured, key=lambda key: key in own)
+    return {name: figure for key in own_last for name, figure in measured[key]["headline"].items()}
 
 
 def spread(values: Sequence[float], ddof: int = DDOF) -> Spread | None:

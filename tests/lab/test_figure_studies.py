@@ -174,6 +174,32 @@ def test_a_figure_shows_what_the_studys_own_probes_found(do: Do) -> None:
     assert [[result.values["after"] for _, result in found] for _, found in drawn.runs] == [[None], [None]]
 
 
+def test_a_table_shows_what_the_studys_own_probes_found(tmp_path: Path) -> None:
+    """The store has another result of the same name, which another study asked for."""
+    shown = {}
+    for images in (5, 30):
+        file = tmp_path / f"on-{images}.toml"
+        file.write_text(f"""
+methods = ["finetune"]
+benchmarks = ["synthetic"]
+seeds = [1]
+tasks = 2
+network = "mlp"
+plan = {{ epochs = 1 }}
+probes = ["pgd(strengths=4/255 steps=2 images={images})"]
+""")
+        (one,) = specs(asked := read(file))
+        run_spec(one, out=tmp_path / "runs", probes=asked.probes)
+        shown[images] = file
+    for images, file in shown.items():
+        (group,) = perdure.study(file, out=tmp_path / "runs", pictures=False).groups
+        (found,) = group.figures("PGD-2 4/255").values()
+        kept = [json.loads(path.read_text()) for path in (tmp_path / "runs").rglob("probes/pgd-*.json")]
+        assert {one["values"]["images"] for one in kept} == {5, 30}
+        assert [found] == [one["headline"]["PGD-2 4/255"] for one in kept if one["values"]["images"] == images]
+    assert len({one["headline"]["PGD-2 4/255"] for one in kept}) == 2
+
+
 def test_older_results_are_in_the_same_figure_and_runs_have_the_names_of_their_rows(tmp_path: Path) -> None:
     """A result that was measured before a probe got a value has it as it is usually."""
     file = tmp_path / "mine.toml"
