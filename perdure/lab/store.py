@@ -203,7 +203,7 @@ def _checked(path: Path, what: str, schema: int) -> dict[str, Any]:
     except FileNotFoundError:
         raise
     except (OSError, ValueError) as error:
-        kind = what.split(" of ")[0].replace("a ", "a readable ", 1)
+        kind = "a readable " + what.split(" of ")[0].removeprefix("a ")
         raise CorruptFile(f"{path}: not {kind} ({why(error)})", path) from None
     if not isinstance(content, dict) or not isinstance(content.get("schema"), int):
         raise CorruptFile(f"{path}: not {what}", path)

@@ -53,9 +53,8 @@ def read_tensors(path: Path, form: type[Saved], what: str) -> tuple[dict[str, Te
     except OSError as error:
         raise CorruptFile(f"{path}: cannot be read ({why(error)})", path) from None
     except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CorruptFile(
-            f"{path}: not {what.replace('a ', 'a readable ', 1)} ({type(error).__name__})", path
-        ) from None
+        kind = "a readable " + what.removeprefix("a ")
+        raise CorruptFile(f"{path}: not {kind} ({type(error).__name__})", path) from None
 
 
 def read_facts(path: Path, form: type[Saved], what: str) -> dict[str, Any]:
