@@ -54,6 +54,7 @@ DEMO: dict[str, Any] = {
     "about": "three methods on the six tasks shipped in the package, clean and under attack",
     "methods": ["rcl", "gpm", "finetune"],  # the longest first, so that no core waits for it in the end
     "benchmarks": ["six"],
+    "against": "finetune",
     "probes": ["pgd(strengths=4/255 images=50)"],
 }
 DEMO_READING = (
