@@ -1,4 +1,5 @@
-"""Runs on two Ray nodes, both on this machine's loopback: killed, lost or stopped, they leave the same records."""
+"""Runs on two Ray nodes, both on this machine's loopback: killed, lost or stopped, they leave the same records. What
+needs a real cluster is thorough; test_ray_batch.py has what the driver does with a made-up one."""
 
 import json
 import os
@@ -165,6 +166,7 @@ def test_a_killed_worker_costs_no_more_than_since_its_last_checkpoint(cluster, r
     assert nothing_left(tmp_path)
 
 
+@pytest.mark.thorough
 def test_a_killed_node_loses_no_run(cluster, reference, tmp_path, capfd):
     """One of two nodes is gone in the middle: its run resumes on the other."""
     [node] = cluster.worker_nodes
@@ -282,6 +284,7 @@ def test_closed_in_the_middle_nothing_runs_on(cluster, tmp_path):
     assert not list(tmp_path.glob(".locks/driver-*"))
 
 
+@pytest.mark.thorough
 def test_more_than_any_node_has(cluster, tmp_path):
     events = RayExecutor(cluster.address, cpus=64).do([job(tmp_path)])
     warning = next(events)
