@@ -217,8 +217,9 @@ class Grouped(Backbone):
         return x, x
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("backbone", [lambda: ResNet18((3, 32, 32), filters=4), Grouped])
+@pytest.mark.parametrize(
+    "backbone", [pytest.param(lambda: ResNet18((3, 32, 32), filters=4), marks=pytest.mark.thorough), Grouped]
+)
 def test_other_networks_grow_except_in_groups(backbone: Callable[[], Backbone], stream: Stream) -> None:
     torch.manual_seed(0)
     method = API(Network(backbone()), threshold=0.95, floor=1.0)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from perdure import registry
 from perdure.methods.agem import AGEM
 from perdure.methods.er import ER
 from perdure.methods.ewc import EWC
@@ -136,3 +137,14 @@ def test_values_are_described_and_their_limits_kept() -> None:
     assert values_of(EWC)["coefficient"].symbol == "λ"
     assert values_of(ER)["memory"].allowed == "a whole number ≥ 0"
     assert checked("er", ER, {"memory": "0", "clip": "none"}) == {"memory": 0, "clip": None}
+
+
+def test_which_methods_prepare_every_task() -> None:
+    """A task that is given more images begins anew with these alone."""
+    found = {name for name in registry.methods if registry.methods.load(name).begins_each_task}
+    assert found == {"owm", "trgp", "fsdgpm", "api"}
+
+    class Own(FineTune):
+        def begin(self, lesson: Lesson) -> None: ...
+
+    assert Own.begins_each_task
