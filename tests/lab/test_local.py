@@ -242,7 +242,11 @@ def test_a_gpu_for_each_job(monkeypatch: pytest.MonkeyPatch) -> None:
     assert visible_gpus() == ["0", "1"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4, 6")
     assert visible_gpus() == ["4", "6"]
-    assert cores() >= 1
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 3, 5}, raising=False)
+    assert cores() == 3
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 7)
+    assert cores() == 7
 
 
 def test_none_at_a_time_is_not_allowed() -> None:

@@ -21,10 +21,14 @@ from perdure.errors import CorruptFile, PerdureError, WrongValue
 from perdure.lab import checkpoint, index, store
 from perdure.lab.build import build, open_stream
 from perdure.lab.export import export_runs
+from perdure.lab.memory_form import check_memory
 from perdure.lab.run import run_spec
 from perdure.lab.spec import RunSpec, spec
 from perdure.lab.study import find_runs
 from perdure.lab.study_file import read
+from perdure.methods.gpm import GPM
+from perdure.nets.alexnet import SlimAlexNet
+from perdure.nets.network import Network
 from perdure.train.callbacks import Callback
 
 ASKED = spec("gpm", "synthetic", network="mlp", tasks=2, plan={"epochs": 2, "keep": "best", "momentum": 0.5})
@@ -451,6 +455,7 @@ MADE_UP: list[tuple[str, str, Change]] = [
     ("trgp", "scale 0/hidden.1", tensor("live.0/hidden|1", lambda t: t[:-1])),
     ("trgp", "scale 0/hidden.1", tensor("live.0/hidden|1", one(torch.nan))),
     ("trgp", "scale 1/9/hidden.1/0", renamed("live.0/hidden|1", "scales.1/9/hidden|1/0")),
+    ("trgp", "scale 1/0/hidden.1", renamed("live.0/hidden|1", "live.1/0/hidden|1")),
     ("trgp", "learning", remembered("learning", ["x"])),
     ("trgp", "learning", remembered("learning", [-1])),
     ("api", "names of grown columns", gone("grown.hidden|1/1")),
@@ -726,3 +731,19 @@ def test_what_killed_writes_left_is_swept_and_nothing_else(begun: Path, tmp_path
     again(path)
     assert [name for name in left if (path / name).exists()] == []
     assert [name for name in kept if (path / name).exists()] == kept
+
+
+def test_memory_of_a_network_in_other_digits_is_checked_in_these() -> None:
+    method = GPM(Network(SlimAlexNet((3, 32, 32), seed=1)).double())
+    check_memory(method, learning=False, shape=(3, 32, 32))
+
+
+def test_tensors_of_more_than_64_gib_are_not_opened(tmp_path: Path) -> None:
+    file = tmp_path / "000001.safetensors"
+    file.touch()
+    os.truncate(file, 2**36 + 1)  # which takes no place on the disk
+    with pytest.raises(CorruptFile, match="at most 68,719,476,736 are allowed"):
+        checkpoint.load(file, small("gpm").plan)
+    os.truncate(file, 2**36)
+    with pytest.raises(CorruptFile, match="not a readable"):
+        checkpoint.load(file, small("gpm").plan)

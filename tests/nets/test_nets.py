@@ -64,8 +64,8 @@ def test_rows_of_mixed_tasks_are_those_of_their_own_heads() -> None:
     net.add_head(4)
     x, task = torch.rand(5, 3, 8, 8), torch.tensor([1, 0, 1, 0, 0])
     mixed = net(x, task).logits
-    assert torch.equal(mixed[task == 1], net(x, 1).logits[task == 1])
-    assert torch.equal(mixed[task == 0][:, :2], net(x, 0).logits[task == 0])
+    torch.testing.assert_close(mixed[task == 1], net(x, 1).logits[task == 1])  # a batch of two may add in another order
+    torch.testing.assert_close(mixed[task == 0][:, :2], net(x, 0).logits[task == 0])
     assert torch.isinf(mixed[task == 0][:, 2:]).all()
 
 

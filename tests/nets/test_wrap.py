@@ -1,6 +1,7 @@
 """Networks that people have: wrapped as they are, protected, or refused in a line."""
 
 import sys
+from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -92,6 +93,15 @@ def test_what_no_basis_protects_is_refused_before_training_unless_it_is_named(ki
     assert method.state_dict().keys() == before.keys()
     named = wrap(ZOO["Embedding of each place"](), SHAPE, free=["hidden.weight"])
     learn(type(method)(named), tasks[:1], replace(PLAN, epochs=1))
+
+
+@pytest.mark.parametrize(("images", "judged"), [(2, True), (1, False)])
+def test_two_validation_images_are_the_fewest_it_is_refused_by(images: int, judged: bool, tasks: list[Task]) -> None:
+    method = wrapped("Embedding of each place", "gpm", 1)
+    valid = replace(tasks[0].valid, x=tasks[0].valid.x[:images], y=tasks[0].valid.y[:images])
+    (lesson,) = method.lessons([replace(tasks[0], valid=valid)])
+    with pytest.raises(WrongValue, match="cannot be protected") if judged else nullcontext():
+        method.check(lesson)
 
 
 def test_a_new_network_is_judged_by_the_statistics_of_the_images(tasks: list[Task]) -> None:

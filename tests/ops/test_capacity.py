@@ -75,6 +75,11 @@ def test_gains_that_grow_are_not_thought_to_grow_for_ever() -> None:
     assert rate([0.01, 0.02, 0.1], "fading") == 1.0
 
 
+@pytest.mark.parametrize("taken", [[0.0, 0.5], [0.2, 0.9], [0.4, 0.8]])
+def test_what_fades_is_never_thought_to_grow(taken: list[float]) -> None:
+    assert rate(taken, "fading") == 1.0
+
+
 def test_one_task_is_too_few_and_two_cannot_be_checked() -> None:
     with pytest.raises(WrongValue, match="needs two tasks"):
         forecast({"layer": [0.5]}, free=0.05)

@@ -8,6 +8,7 @@ import pytest
 from perdure.ops.statistics import (
     Group,
     Interval,
+    correlation,
     differences,
     groups,
     interval,
@@ -182,3 +183,8 @@ def test_every_group_is_compared_with_its_benchmarks_first_or_with_the_one_named
     robust = [Group(method, "six", "", ({"seed": 1, "PGD-20": acc},)) for method, acc in (("a", 30.0), ("b", 66.0))]
     (one,) = differences(robust, measured=["PGD-20"])
     assert one.figures["PGD-20"] == interval([36.0])
+
+
+def test_two_points_are_the_fewest_that_correlate() -> None:
+    assert correlation([1.0, 2.0], [5.0, 3.0]) == pytest.approx(-1.0)
+    assert correlation([1.0], [5.0]) is None

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from finished_runs import finish_run
+from finished_runs import finish_run, rewrite_record
 from typer.testing import CliRunner, Result
 
 import perdure
@@ -273,6 +273,22 @@ def test_tasks_learned_together_and_runs_that_say_little(tmp_path: Path) -> None
     assert "BWT –" in found.all("summary")[-2]["text"]
 
 
+def test_facts_are_of_the_first_run_to_the_last(tmp_path: Path) -> None:
+    for day, seed in ((5, 1), (2, 3), (3, 2)):
+        path = finish_run(tmp_path / "six" / "gpm" / (str(seed) * 16), {"seed": seed})
+        rewrite_record(path, finished=f"2026-01-0{day}T03:04:05+00:00")
+    report, folder = lab.gather(store=tmp_path)
+    assert report.facts["finished"] == "2026-01-02 03:04 to 2026-01-05 03:04 UTC"
+    assert (report.facts["runs"], report.facts["seeds"], report.facts["methods"]) == ("3", "1, 2, 3", "gpm")
+    assert (report.title, folder) == ("gpm on six", tmp_path)
+    one, folder = lab.gather("2" * 16, tmp_path)
+    assert (one.title, one.facts["finished"], folder.name) == (
+        "gpm on six, seed 2",
+        "2026-01-03 03:04 UTC",
+        "2" * 16,
+    )
+
+
 # --- colors ---
 
 
@@ -507,6 +523,10 @@ def test_a_study_is_shown_as_far_as_it_is_done_from_records_alone(
     other, _ = lab.gather(longer, studied.parent / "runs", scale=2)  # two epochs: other runs
     assert other.facts["runs"] == "0 of 6 done"
     assert other.facts["scale"] == "epochs × 2: not the plan's figures"
+    assert [shlex.split(one.command)[:5] for one in (report, other)] == [
+        ["perdure", "study", str(longer), "--out", str(studied.parent / "runs")],
+        ["perdure", "study", str(longer), "--scale", "2"],
+    ]
     assert Page(other.html()).all("h1")[0]["text"] == "Study longer"
 
 

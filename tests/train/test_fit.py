@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from networks import Tracking
+from torch import Tensor
 
 from perdure.data.benchmarks.synthetic import synthetic
 from perdure.errors import BadData, Diverged, TooFewSamples
@@ -20,6 +21,7 @@ from perdure.methods.rcl import RCL
 from perdure.nets.alexnet import SlimAlexNet
 from perdure.nets.mlp import MLP
 from perdure.nets.network import Backbone, Network
+from perdure.seeding import generator
 from perdure.train.callbacks import Callback, StepContext
 from perdure.train.evaluate import RunningScore, evaluate
 from perdure.train.fit import fit
@@ -39,6 +41,30 @@ def test_where_no_network_has_a_seed_it_is_one(stream: Stream) -> None:
         learn(method, stream.tasks[:1], QUICK, **given)
         found.append(method.net.heads[0].weight)
     assert torch.equal(*found)
+
+
+def test_each_draw_of_a_lesson_comes_from_its_own_stream(stream: Stream) -> None:
+    """By the seed, a word and numbers: so a run of another version of perdure draws the same."""
+
+    class Drawing(FineTune):
+        def begin(self, lesson: Lesson) -> None:
+            drawn["begin", lesson.index] = torch.rand(3)
+
+        def gradient(self, batch: Batch) -> Gradient:
+            drawn.setdefault(("train", batch.task, len(drawn)), torch.rand(3))
+            return super().gradient(batch)
+
+        def end(self, lesson: Lesson) -> None:
+            drawn["end", lesson.index] = torch.rand(3)
+
+    def expected(*purpose: str | int) -> Tensor:
+        return torch.rand(3, generator=generator(5, *purpose))
+
+    drawn: dict[tuple[str | int, ...], Tensor] = {}
+    learn(Drawing(Network(MLP(stream.shape, seed=5))), stream.tasks[:2], replace(QUICK, epochs=1, batch=100), seed=5)
+    found = {(*key[:2], 0) if key[0] == "train" else key: value for key, value in drawn.items()}
+    assert found.keys() == {key for task in (0, 1) for key in (("begin", task), ("train", task, 0), ("end", task))}
+    assert all(torch.equal(value, expected(*key)) for key, value in found.items())
 
 
 @pytest.mark.parametrize("keep", ["best", "last"])

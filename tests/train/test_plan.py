@@ -10,7 +10,7 @@ import torch
 from perdure.errors import UnknownName, WrongValue
 from perdure.schema import checked, values_of
 from perdure.train.plan import ADDED, Plan
-from perdure.train.schedules import Constant, Plateau, Schedule, Warmup, set_state
+from perdure.train.schedules import Constant, Plateau, Schedule, Steps, Warmup, set_state
 
 
 @pytest.mark.parametrize(
@@ -90,10 +90,19 @@ def test_one_epoch_is_learned_at_the_full_rate_whatever_the_schedule() -> None:
         assert rates(Plan(rate=0.3, epochs=1, schedule=schedule)) == [0.3]
 
 
+def test_steps_halve_the_rate_unless_told_otherwise() -> None:
+    schedule = Steps(0.8, epochs=3, milestones=(1, 2))
+    rates = [schedule.rate]
+    for _ in range(2):
+        schedule.see(1.0)
+        rates.append(schedule.rate)
+    assert rates == [0.8, 0.4, 0.2]
+
+
 def test_a_plateau_waits_for_the_warmup_but_the_best_epoch_may_lie_in_it() -> None:
     plan = Plan(rate=1.0, epochs=9, patience=2, warmup=3)
     schedule = plan.schedule_for_lesson()
-    assert [schedule.see(loss) for loss in (0.5, 1.0, 1.0)] == [True, False, False]
+    assert [schedule.see(loss) for loss in (0.5, 1.0, 0.5)] == [True, False, False]
     assert schedule.rate == 1.0
     assert [schedule.see(loss) for loss in (0.6, 0.4, 0.5)] == [False, True, False]
     assert schedule.rate == 1.0

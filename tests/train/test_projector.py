@@ -156,6 +156,24 @@ def test_mistakes_are_told_in_a_line(make: object, message: str) -> None:
         make()  # type: ignore[operator]
 
 
+@pytest.mark.parametrize("good", [{"threshold": 1}, {"step": 0}, {"step": 1}, {"samples": 2}])
+def test_the_least_and_the_most_are_allowed(good: dict[str, int]) -> None:
+    Projector(nn.Sequential(nn.Linear(3, 2)), **good)
+
+
+@pytest.mark.parametrize("bad", [{"threshold": 0}, {"threshold": 1.1}, {"step": -0.1}, {"step": 1.1}, {"samples": 1}])
+def test_beyond_them_nothing_is(bad: dict[str, float]) -> None:
+    with pytest.raises(WrongValue, match=next(iter(bad))):
+        Projector(nn.Sequential(nn.Linear(3, 2)), **bad)
+
+
+def test_two_images_are_the_fewest_to_observe() -> None:
+    projector = Projector(nn.Sequential(nn.Linear(3, 2)))
+    projector.observe(torch.rand(2, 3))
+    with pytest.raises(WrongValue, match="two images or more"):
+        projector.observe(torch.rand(1, 3))
+
+
 def test_what_is_frozen_between_steps_stays_as_it_is_set() -> None:
     """Nothing of an earlier step comes back."""
     torch.manual_seed(1)
