@@ -39,7 +39,12 @@ PROJECT = Path(__file__).resolve().parents[1]
 BUDGET = 60.0  # seconds of tests for one mutant, as they were measured
 FIRST, FILES = 5.0, 3  # seconds of tests, and files of them, that are shown to a mutant before all others
 # Tests that look at sources and signatures, so that they execute no line of what they would notice.
-READERS = ("tests/test_layers.py::", "tests/test_front_door.py::test_defaults")
+READERS = ("tests/test_layers.py::", "tests/test_front_door.py::test_defaults", "tests/methods/test_defaults.py::")
+# Tests of code that runs only in processes of its own, whose lines the map of this process does not see.
+ELSEWHERE = {
+    "perdure/lab/execute/worker.py": "tests/lab/test_local.py::",
+    "perdure/lab/execute/ray.py": "tests/lab/test_ray.py::",
+}
 LIMIT = 10.0  # percent that may survive
 COMPARISONS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "is": "is not", "is not": "is"}
 OPERATORS = {"+": "-", "-": "+", "*": "/", "/": "*", "//": "*", "@": "*", "**": "*", "%": "//", "|": "&", "&": "|"}
@@ -50,6 +55,7 @@ UNORDERED = (
     "torch.minimum",
     "torch.maximum",
     "torch.equal",
+    "suppress",
 )  # calls whose arguments, exchanged, are an error at once or mean the same
 SYMBOLS: dict[type[ast.AST], str] = {
     ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!=", ast.Is: "is",
@@ -339,6 +345,8 @@ def tests_for(mutant: Mutant, known: dict[str, Any]) -> list[str]:
     lines, seconds, executes = known["lines"].get(mutant.file, {}), known["seconds"], known["executes"]
     own = f"/test_{Path(mutant.file).stem}.py::"
     found = {test for line in mutant.lines for test in lines.get(str(line), [])}
+    if mutant.file in ELSEWHERE:
+        found |= {one for one in seconds if one.startswith(ELSEWHERE[mutant.file])}
     if not found:
         found = {test for tests in lines.values() for test in tests} | {one for one in seconds if own in one}
         found |= {one for one in seconds if one.startswith(READERS)}
