@@ -41,10 +41,7 @@ FIRST, FILES = 5.0, 3  # seconds of tests, and files of them, that are shown to 
 # Tests that look at sources and signatures, so that they execute no line of what they would notice.
 READERS = ("tests/test_layers.py::", "tests/test_front_door.py::test_defaults", "tests/methods/test_defaults.py::")
 # Tests of code that runs only in processes of its own, whose lines the map of this process does not see.
-ELSEWHERE = {
-    "perdure/lab/execute/worker.py": "tests/lab/test_local.py::",
-    "perdure/lab/execute/ray.py": "tests/lab/test_ray.py::",
-}
+ELSEWHERE = {"perdure/lab/execute/worker.py": "tests/lab/test_local.py::"}
 LIMIT = 10.0  # percent that may survive
 COMPARISONS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "is": "is not", "is not": "is"}
 OPERATORS = {"+": "-", "-": "+", "*": "/", "/": "*", "//": "*", "@": "*", "**": "*", "%": "//", "|": "&", "&": "|"}
