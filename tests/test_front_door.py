@@ -333,7 +333,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "benchmark": {"seed": 1, "tasks": None, "root": None},
     "compare": CHOICES | {"seeds": (1, 2, 3), "probes": (), "outliers": "", "against": None},
     "evaluate": {"batch": 64},
-    "export_runs": {"out": "runs", "filters": (), "per": "run", "csv": None, "parquet": None, "warn": None},
+    "export_runs": {"out": "runs", "filters": (), "per": "run", "csv": None, "parquet": None, "warn": None}
+    | {"records": None},
     "learn": {"seed": None, "callback": None, "judged_on": "test", "learned": None, "state": None},
     "load": RUN | {"code": ()},
     "plot": {"kind": None, "path": None},

@@ -150,6 +150,9 @@ def export_runs(
     to_parquet: Annotated[
         bool, typer.Option("--parquet", help="Parquet, on standard output if no FILE.parquet is named.")
     ] = False,
+    records: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="A store of these runs without their models, to be published.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write all finished runs as one table: names, every value, plan, figures. CSV on standard output by default."""
@@ -165,7 +168,9 @@ def export_runs(
     if len(files) < len(named):
         raise WrongValue("two files of one kind would hold the same table; name one")
     piped = [kind for kind, given in ((".csv", to_csv), (".parquet", to_parquet)) if given and kind not in files]
-    if not (files or piped or as_json):
+    if records is not None and records.resolve() == out.resolve():
+        raise WrongValue(f"{records} is the store itself; name another folder")
+    if not (files or piped or as_json or records):
         piped = [".csv"]
     if len(piped) + as_json > 1:
         raise WrongValue("several tables would go to standard output; choose one, or name files, e.g. runs.csv")
@@ -174,10 +179,12 @@ def export_runs(
             raise WrongValue("Parquet is not for the terminal; name a file, e.g. --parquet runs.parquet")
         export.import_pyarrow()
     csv, parquet = files.get(".csv"), files.get(".parquet")
-    table = export.export_runs(out, filters=filters, per=per, csv=csv, parquet=parquet, warn=note)
+    table = export.export_runs(out, filters=filters, per=per, csv=csv, parquet=parquet, records=records, warn=note)
     if as_json:
         print(json.dumps(table, ensure_ascii=False))
     elif piped:
         sys.stdout.buffer.write(export.to_csv(table) if piped == [".csv"] else export.to_parquet(table))
     for file in files.values():
         note(f"{len(table)} rows in {file}")
+    if records is not None:
+        note(f"{len({row['run'] for row in table})} runs in {records}; `perdure report --out {records}` shows them")

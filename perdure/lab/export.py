@@ -1,14 +1,16 @@
-"""Finished runs as one table for other programs: CSV or Parquet."""
+"""Finished runs as one table for other programs, CSV or Parquet, or as a store without models, to be published."""
 
 import csv as csv_format
 import io
 import json
+import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+from perdure import files
 from perdure.errors import PerdureError, UnknownName, install_hint
 from perdure.lab import store
 from perdure.lab.index import RunSummary, flattened, runs
@@ -26,12 +28,14 @@ def export_runs(
     per: str = "run",
     csv: str | Path | None = None,
     parquet: str | Path | None = None,
+    records: str | Path | None = None,
     warn: Callable[[str], None] | None = None,
 ) -> Table:
     """All finished runs of a store as rows, written to a CSV or a Parquet file where one is named.
 
-    Filters are those of `runs`; `per` is "run" or "task". What is not finished or not readable is left out, and `warn`
-    is called with what that was.
+    A folder for `records` becomes a store of the same runs without their models, some kilobytes each: reports, tables
+    and listings are made from it as from the whole one. Filters are those of `runs`; `per` is "run" or "task". What is
+    not finished or not readable is left out, and `warn` is called with what that was.
 
     >>> export_runs("nowhere", filters=["rcl"], per="task")
     []
@@ -44,6 +48,8 @@ def export_runs(
     for row, record in _records(Path(out), runs(out, filters), warn or (lambda _: None)):
         facts = _row(row, record)
         table += [facts] if per == "run" else [{**facts, **task} for task in _tasks(record)]
+        if records is not None:
+            _copy_record(Path(out, row.path), Path(records, row.path), record["probes"])
     for file, convert in ((csv, to_csv), (parquet, to_parquet)):
         if file is not None:
             store.write(Path(file), convert(table), advice="name another file")
@@ -67,6 +73,24 @@ def _records(
             yield row, {**record, "probes": probes}
     if unfinished := sum(row.state == "unfinished" for row in rows):
         warn(f"left out: {unfinished} unfinished")
+
+
+def _copy_record(run: Path, place: Path, probes: Mapping[str, Mapping[str, Any]]) -> None:
+    """All of a run but its model, snapshots and pictures; the record last, as a run itself writes it."""
+    names = ["spec.toml", "epochs.jsonl"]
+    for key, found in probes.items():
+        names += [f"probes/{key}.json", *([f"probes/{key}.safetensors"] if found["arrays"] else [])]
+    for name in (*names, "record.json"):
+        try:
+            with files.open_plain(run / name, store.LARGEST) as source:
+                _copy(source, place / name)
+        except OSError as error:
+            raise PerdureError(f"{run / name}: cannot be read ({store.why(error)})") from None
+
+
+def _copy(source: IO[bytes], place: Path) -> None:
+    with store.atomic_write(place, "name another folder") as part, part.open("wb") as copy:
+        shutil.copyfileobj(source, copy)
 
 
 def _row(row: RunSummary, record: dict[str, Any]) -> dict[str, Any]:

@@ -244,6 +244,8 @@ def test_what_cannot_be_exported_is_one_line() -> None:
         ),
         (["--csv", "/dev/null/all"], 2, "name one that ends in .csv or .parquet"),
         (["--out", "nowhere"], 1, "there is no store of runs nowhere; name one with --out"),
+        (["--records", "./runs"], 2, "runs is the store itself; name another folder"),
+        (["--records", "/dev/null/published"], 1, "name another folder"),
     ):
         done = perdure("export-runs", *words)
         assert done.exit_code == code, done.output
