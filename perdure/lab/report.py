@@ -257,10 +257,11 @@ def _reported(
     records: Mapping[Path, dict[str, Any]], out: Path, rows: Mapping[Path, str] | None = None
 ) -> list[ReportedRun]:
     """Runs with what probes found of them, by the names of a study's rows where it has names."""
-    found = []
-    for (path, record), own in zip(records.items(), run_labels(records), strict=True):
-        label = (rows or {}).get(path, own)
-        probes = []
+    labels, found = dict(rows or {}), []
+    unnamed = {path: record for path, record in records.items() if path not in labels}
+    labels |= zip(unnamed, run_labels(unnamed), strict=True)
+    for path, record in records.items():
+        label, probes = labels[path], []
         for key, content in record["probes"].items():
             with suppress(PerdureError):  # changed in this moment
                 result = read_result(path / "probes" / f"{key}.json", label)

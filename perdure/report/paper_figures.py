@@ -23,6 +23,7 @@ Runs = Sequence[tuple[str, Sequence[tuple[str, Result]]]]
 """Labels such as "gpm, seed 1", each with the names of probes and what they found of this run."""
 Points = Sequence[tuple[float, float]]
 CUT = 1.5  # times the loss of one who knows nothing: the paper, too, cuts its landscapes
+LEGEND_ROWS = 18  # that fit beside a figure
 SPANS = (0.1, 0.2)  # ΔW₁ and ΔW₂, in lengths of each filter
 
 
@@ -287,7 +288,8 @@ def _tradeoff_data(runs: Runs) -> Table:
 
 def _draw_tradeoff(figure: Figure, runs: Runs) -> None:
     label, found = tradeoffs(runs)
-    figure.set_size_inches(6.4, 4.2)
+    columns = 1 + (len(found) - 1) // LEGEND_ROWS
+    figure.set_size_inches(4.6 + 1.8 * columns, 4.2)
     axes = figure.subplots()
     for one, style in zip(found, line_styles([one.method for one in found]), strict=True):
         spread = [[one.robust - one.low], [one.high - one.robust]]
@@ -298,7 +300,7 @@ def _draw_tradeoff(figure: Figure, runs: Runs) -> None:
     axes.set_title("one point a method, mean over seeds; bars from the lowest to the highest seed")
     axes.grid(color="0.92", linewidth=0.6)
     axes.set_axisbelow(True)
-    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), handlelength=1)
+    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), handlelength=1, ncols=columns)
 
 
 def correlations(x: Sequence[float], y: Sequence[float]) -> str:

@@ -1,5 +1,6 @@
 """Colors, one choice for all tables and pictures: better is darker, and a method looks the same everywhere."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,6 +25,11 @@ LOOKS: dict[str, tuple[str, str, int]] = {  # color, marker, dash; markers are t
     "dfgp": ("#332288", ">", 3),
     "rcl": ("#d55e00", "o", 0),
 }
+FILLS: tuple[dict[str, str], ...] = (
+    {},
+    {"markerfacecolor": "white"},
+    {"fillstyle": "bottom", "markerfacecoloralt": "white"},
+)
 OTHERS = ("gpm", "rcl", "api", "mtl", "owm", "ewc", "er", "agem", "trgp", "dfgp", "fsdgpm", "finetune", "sgp", "pat")
 """Whose looks lines take that are no method's, in that order: neighbors differ most."""
 
@@ -57,14 +63,17 @@ def line_style(place: int) -> dict[str, Any]:
 
 
 def line_styles(labels: Sequence[str]) -> list[dict[str, Any]]:
-    """Of lines with these labels. What begins with the name of a method, as "gpm, seed 1" or "gpm (rank=2)", has its
-    color and marker; where a method has several lines, they differ in dash, and the others' markers are hollow.
+    """Of lines with these labels. What begins with the name of a method, as "gpm, seed 1", "gpm (rank=2)" or
+    "gpm + attack", has its color and marker; where a method has several lines, they differ in dash, the marker of the
+    second is hollow and those of others half so. The method as it is comes first.
 
-    >>> one, two, other = line_styles(["gpm, seed 1", "gpm, seed 2", "mine"])
-    >>> one["color"] == two["color"] != other["color"], one["linestyle"] == two["linestyle"]
+    >>> more, one, other = line_styles(["gpm + attack", "gpm", "mine"])
+    >>> one["color"] == more["color"] != other["color"], one["linestyle"] == more["linestyle"]
     (True, False)
+    >>> "markerfacecolor" in one, more["markerfacecolor"]
+    (False, 'white')
     """
-    methods = [label.partition(",")[0].partition(" (")[0] for label in labels]
+    methods = [re.split(r",| \(| \+ ", label)[0] for label in labels]
     taken = {name for name in methods if name in LOOKS}
     free = [place for place, name in enumerate(OTHERS) if name not in taken] or list(range(len(OTHERS)))
     unknown = list(dict.fromkeys(name for name in methods if name not in LOOKS))
@@ -72,9 +81,10 @@ def line_styles(labels: Sequence[str]) -> list[dict[str, Any]]:
     for place, name in enumerate(methods):
         if name in LOOKS:
             color, marker, dash = LOOKS[name]
-            turn = methods[:place].count(name)
+            alike = [other for other, method in enumerate(methods) if method == name]
+            turn = sorted(alike, key=lambda other: labels[other] != methods[other]).index(place)
             own = {"color": color, "marker": marker, "linestyle": DASHES[(dash + turn) % len(DASHES)]}
-            found.append(own | ({"markerfacecolor": "white"} if turn else {}))
+            found.append(own | FILLS[min(turn, len(FILLS) - 1)])
         else:
             found.append(line_style(free[unknown.index(name) % len(free)]))
     return found

@@ -212,11 +212,11 @@ plan = { epochs = 1 }
 probes = ["pgd(strengths=4/255 images=5 steps=2)"]
 figures = ["tradeoff"]
 [[block]]
-methods = ["finetune"]
+methods = ["pat"]
 [[block]]
-row = "trained on attacks"
-methods = ["finetune"]
-values.finetune = { attack = "4/255" }
+row = "two steps"
+methods = ["pat"]
+values.pat = { attack_steps = 2 }
 """)
     for one in specs(asked := read(file)):
         run_spec(one, out=tmp_path / "runs", probes=asked.probes)
@@ -227,7 +227,7 @@ values.finetune = { attack = "4/255" }
     result = perdure.study(file, out=tmp_path / "runs", pictures=False)
     assert not any(run.computed for run in result.runs)
     (drawn,) = of_study(result).figures
-    assert {one.method for one in paper_figures.tradeoffs(drawn.runs)[1]} == {"finetune", "trained on attacks"}
+    assert {one.method for one in paper_figures.tradeoffs(drawn.runs)[1]} == {"pat", "two steps"}
 
 
 def test_names_and_probes_are_those_of_the_figures() -> None:
