@@ -17,6 +17,7 @@ import torch
 
 from perdure import registry
 from perdure.errors import WrongValue
+from perdure.lab.execute import worker
 from perdure.lab.execute.job import Event, Executor, Job, run_job
 from perdure.lab.execute.local import LocalExecutor, Process, cores, visible_gpus
 from perdure.lab.spec import spec
@@ -280,3 +281,25 @@ def test_a_locked_run_is_waited_for(tmp_path: Path) -> None:
     run_job(asked, send)
     assert [kind for kind, _ in events] == ["started", "warning", "epoch", "epoch", "done"]
     assert events[1][1]["text"].endswith("; waiting for it")
+
+
+def test_a_worker_that_is_stopped_before_it_begins_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> bytes:
+        signal.raise_signal(signal.SIGTERM)
+        return b""
+
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    with (tmp_path / "out").open("wb") as out, (tmp_path / "err").open("wb") as err:
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=SimpleNamespace(readline=interrupted)))
+        monkeypatch.setattr(sys, "stdout", out)
+        monkeypatch.setattr(sys, "stderr", err)
+        try:
+            worker.main()
+        finally:
+            monkeypatch.undo()
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+    (event,) = map(json.loads, (tmp_path / "out").read_text().splitlines())
+    assert event["kind"] == "stopped"
+    assert event["facts"]["error"].startswith("interrupted; completed work is saved")
+    assert (tmp_path / "err").read_bytes() == b""

@@ -24,7 +24,7 @@ from perdure.nets.network import Backbone, Network
 from perdure.seeding import generator
 from perdure.train.callbacks import Callback, StepContext
 from perdure.train.evaluate import RunningScore, evaluate
-from perdure.train.fit import fit
+from perdure.train.fit import check_lesson, fit
 from perdure.train.learn import learn
 from perdure.train.plan import Plan
 from perdure.train.schedules import Linear, Plateau
@@ -471,3 +471,19 @@ def test_a_lesson_that_fails_leaves_the_method_as_it_was(stream: Stream, monkeyp
     after = method.state_dict()
     assert after.keys() == before.keys()
     assert all(torch.equal(after[name], value) for name, value in before.items())
+
+
+def test_one_training_image_is_enough_to_look_at_and_of_two_both_are(stream: Stream) -> None:
+    seen = []
+
+    class Looking(MLP):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            seen.append(x.detach().clone())
+            return super().forward(x)
+
+    for images in (1, 2):
+        train = replace(stream.tasks[0].train, x=stream.tasks[0].train.x[:images], y=stream.tasks[0].train.y[:images])
+        (lesson,) = FineTune(Network(MLP(stream.shape))).lessons([replace(stream.tasks[0], train=train)])
+        check_lesson(FineTune(Network(Looking(stream.shape))), lesson, None)
+        assert len(seen[-1]) == 2
+        assert torch.equal(*seen[-1]) == (images == 1)

@@ -174,3 +174,12 @@ def test_schedules_begin_at_the_beginning() -> None:
     constant = Constant(0.1, 4)
     assert (constant.seen, constant.best, constant.stopped) == (0, math.inf, False)
     assert Warmup(constant, 1).rate == 0.05
+
+
+def test_what_a_plan_is_where_nothing_is_said() -> None:
+    """The papers' schedule on CIFAR-100 (reference: GPM's code), and nothing of what they do not use."""
+    papers = {"rate": 0.01, "epochs": 200, "batch": 64, "schedule": "plateau", "factor": 2.0, "patience": 6}
+    papers |= {"floor": 1e-5, "keep": "best", "optimizer": "sgd", "momentum": 0.0, "weight_decay": 0.0}
+    unused = {"milestones": (), "warmup": 0, "nesterov": False, "reset_momentum": False, "augment": "none"}
+    unused |= {"precision": "float32", "statistics": "batch", "train_scores": False}
+    assert vars(Plan()) == papers | unused

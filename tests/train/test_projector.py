@@ -197,3 +197,15 @@ def test_statistics_are_kept_by_the_name_of_a_task_or_its_number() -> None:
     projector.observe(LOADERS[0], "digits")
     projector.observe(LOADERS[1])
     assert list(projector.buffers) == ["digits", 1]
+
+
+def test_statistics_of_a_task_are_there_for_a_while() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4 * 30 * 30, 4))
+    norm, projector = model[1], Projector(model, heads=["3"])
+    assert isinstance(norm, nn.BatchNorm2d)
+    norm.running_mean = torch.full((4,), 2.0)
+    projector.observe(LOADERS[0], "digits")
+    norm.running_mean.fill_(5.0)
+    with projector.statistics("digits"):
+        assert norm.running_mean.tolist() == [2.0] * 4
+    assert norm.running_mean.tolist() == [5.0] * 4
