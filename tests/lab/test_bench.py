@@ -1,7 +1,9 @@
 """`perdure bench`: what it measures and how it says it. Times themselves are not tested: they belong to a machine."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -105,3 +107,26 @@ def test_stopped_it_does_not_promise_to_go_on(monkeypatch: pytest.MonkeyPatch) -
     done = CliRunner().invoke(app, ["bench"])
     assert done.exit_code == 130
     assert done.stderr.splitlines() == ["perdure: interrupted; times only mean something together, so nothing was kept"]
+
+
+def test_what_is_asked_for_is_handed_to_what_lies_in_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "speed").mkdir()
+    (tmp_path / "textbook.py").write_text("NAME = 'book'")
+    (tmp_path / "speed" / "__init__.py").write_text("""
+from types import SimpleNamespace
+Bench = lambda threads, rounds, report: (threads, rounds, report)
+growths = lambda how, only: [SimpleNamespace(plain=lambda: ("growth", how, only))]
+gains = lambda how, only: ("gains", how, only)
+ratios = lambda how, book, only: ("ratios", how, book and book.NAME, only)
+""")
+
+    def ask(what: Any, only: Sequence[str] = ()) -> Any:
+        return bench(what, rounds=3, threads=1, only=only, folder=tmp_path, report=print)
+
+    how = (1, 3, print)
+    assert ask("scaling", ["gpm"]) == [("growth", how, ["gpm"])]
+    assert ask("paths", ["gpm"]) == ("gains", how, ["gpm"])
+    assert ask("ratios") == ("ratios", how, "book", ())
+    assert ask("ratios", ["gpm"]) == ("ratios", how, None, ["gpm"])
+    with pytest.raises(PerdureError, match=r"nowhere/speed/__init__\.py: not there; clone the repository"):
+        bench(folder=tmp_path / "nowhere")

@@ -18,7 +18,7 @@ import torch
 from perdure import registry
 from perdure.errors import WrongValue
 from perdure.lab.execute import worker
-from perdure.lab.execute.job import Event, Executor, Job, run_job
+from perdure.lab.execute.job import EpochEvents, Event, Executor, Job, run_job
 from perdure.lab.execute.local import LocalExecutor, Process, cores, visible_gpus
 from perdure.lab.spec import spec
 from perdure.lab.store import lock_run
@@ -303,3 +303,17 @@ def test_a_worker_that_is_stopped_before_it_begins_says_so(tmp_path: Path, monke
     assert event["kind"] == "stopped"
     assert event["facts"]["error"].startswith("interrupted; completed work is saved")
     assert (tmp_path / "err").read_bytes() == b""
+
+
+def test_a_worker_ends_when_nobody_writes_to_it_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent, ended = [b"a line", b""], []
+    monkeypatch.setattr(os, "read", lambda number, size: sent.pop(0) if (number, size) == (0, 1024) else b"")
+    monkeypatch.setattr(os, "kill", lambda process, number: ended.append((process, number, len(sent))))
+    worker.exit_with_parent()
+    assert ended == [(os.getpid(), signal.SIGTERM, 0)]
+
+
+def test_events_of_training() -> None:
+    sent = list[tuple[str, dict[str, Any]]]()
+    EpochEvents(lambda kind, facts: sent.append((kind, facts))).on_warning("a word")
+    assert sent == [("warning", {"text": "a word"})]

@@ -7,6 +7,7 @@ import stat
 import tomllib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import safetensors.torch
@@ -16,8 +17,9 @@ from typer.testing import CliRunner
 import perdure
 from perdure import registry
 from perdure.cli.main import app
+from perdure.data.benchmarks.synthetic import synthetic
 from perdure.errors import Diverged, Interrupted, PerdureError, UnknownName, UsageError, WrongValue
-from perdure.lab.build import build, open_stream
+from perdure.lab.build import _own_stream, build, open_stream
 from perdure.lab.checkpoint import read_epochs
 from perdure.lab.run import run_spec
 from perdure.lab.spec import FORMAT, RunSpec, assignments, spec
@@ -320,3 +322,22 @@ def test_an_older_run_is_not_taken_for_one_of_today(old_store: Path) -> None:
     asked = spec("finetune", "synthetic", network="mlp", tasks=2, plan={"epochs": 1})
     assert asked.digest(record["data"]["fingerprint"]) != OLD.name
     assert [epoch.lesson for epoch in read_epochs(old_store / OLD / "epochs.jsonl")] == [0, 1]
+
+
+def test_images_of_ones_own_are_told_apart_by_all_that_a_network_sees_of_them() -> None:
+    """Pixels, labels, how they are normalized, and how they lie."""
+    stream, asked = synthetic(seed=1, tasks=2), spec("gpm", "synthetic")
+    first, *others = stream.tasks
+    train = first.train
+    lain = train.x.reshape(len(train), 3, -1, 2 * train.x.shape[-1])
+    changes: list[dict[str, Any]] = [
+        {},
+        {"mean": (0.3,)},
+        {"std": (0.7,)},
+        {"y": 1 - train.y.clamp(max=1)},
+        {"x": lain},
+    ]
+    changes.append({"x": train.x.flip(-1)})
+    found = [_own_stream(asked, [replace(first, train=replace(train, **one)), *others]) for one in changes]
+    assert len({one.fingerprint for one in found}) == len(changes)
+    assert _own_stream(asked, stream.tasks).fingerprint == found[0].fingerprint
