@@ -3,8 +3,8 @@
     python benchmarks/mutate.py [--rooms ops methods train lab] [--mutants 160] [--seed 1] [--jobs 2] [--work DIR]
                                 [--tests PATH …]
 
-First every test, or those named, is run once while `coverage` notes which lines it executes and how long it takes;
-that is kept in DIR, and a file of tests is run again only when it or the package changed. Then mutants are drawn by
+First every test and doctest, or those named, is run once while `coverage` notes which lines it executes and how long it
+takes; that is kept in DIR, and a file of tests is run again only when it or the package changed. Then mutants are drawn by
 the seed, as many in each room: a comparison, an operator, a constant or a condition is changed, two arguments are
 exchanged, a statement is left out. Each is written into a copy of the project, and the tests that execute its line are
 run there until one fails: first a few seconds of those that execute little else, then the others. A mutant that none
@@ -342,10 +342,11 @@ def tests_for(mutant: Mutant, known: dict[str, Any]) -> list[str]:
     lines, seconds, executes = known["lines"].get(mutant.file, {}), known["seconds"], known["executes"]
     own = f"/test_{Path(mutant.file).stem}.py::"
     found = {test for line in mutant.lines for test in lines.get(str(line), [])}
+    found |= {one for one in seconds if one.startswith(f"{mutant.file}::")}  # its doctests
     if mutant.file in ELSEWHERE:
         found |= {one for one in seconds if one.startswith(ELSEWHERE[mutant.file])}
-    if not found:
-        found = {test for tests in lines.values() for test in tests} | {one for one in seconds if own in one}
+    if not any(lines.get(str(line)) for line in mutant.lines):
+        found |= {test for tests in lines.values() for test in tests} | {one for one in seconds if own in one}
         found |= {one for one in seconds if one.startswith(READERS)}
 
     def cost(test: str) -> tuple[float, str]:
@@ -414,7 +415,9 @@ def main() -> None:
         shutil.copytree(PROJECT, copy, ignore=kept)
 
     tests = sorted(str(path.relative_to(PROJECT)) for path in (PROJECT / "tests").rglob("test_*.py"))
-    tests = [file for file in [*tests, "tests/checks.py"] if any(file.startswith(path) for path in given.tests or [""])]
+    documented = (path for path in (PROJECT / "perdure").rglob("*.py") if ">>> " in path.read_text())
+    tests += ["tests/checks.py", *sorted(str(path.relative_to(PROJECT)) for path in documented)]
+    tests = [file for file in tests if any(file.startswith(path) for path in given.tests or [""])]
     known = merged(mapped(given.work, copies, tests))
 
     times = itertools.count(int(time.time()))
