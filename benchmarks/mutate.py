@@ -4,8 +4,8 @@
                                 [--tests PATH …]
 
 First every test and doctest, or those named, is run once while `coverage` notes which lines it executes and how long it
-takes; that is kept in DIR, and a file of tests is run again only when it or the package changed. Then mutants are drawn by
-the seed, as many in each room: a comparison, an operator, a constant or a condition is changed, two arguments are
+takes; that is kept in DIR, and a file of tests is run again only when it or the package changed. Then mutants are drawn
+by the seed, as many in each room: a comparison, an operator, a constant or a condition is changed, two arguments are
 exchanged, a statement is left out. Each is written into a copy of the project, and the tests that execute its line are
 run there until one fails: first a few seconds of those that execute little else, then the others. A mutant that none
 notices within a minute of tests survives, and is printed with its line. The share that survives is printed for each
