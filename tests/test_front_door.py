@@ -275,6 +275,7 @@ def test_it_predicts_as_it_was_tested(record: dict[str, Any]) -> None:
     as_array = np.moveaxis(test.x.numpy(), 1, 3)
     assert loaded.predict(as_array, 1).classes == found.classes
     assert loaded.predict(test.x, 1, batch=7).classes == found.classes
+    assert len(loaded.predict(test.x.repeat(2, 1, 1, 1), 1).classes) == 2 * len(test)  # more than it was tested with
     assert loaded.predict(np.zeros((1, 50, 40), np.uint8), 0).probabilities.shape == (1, 3)  # gray, of another size
     with pytest.raises(UnknownName, match="synthetic-0"):
         loaded.predict(test.x, "synthetic-9")

@@ -12,6 +12,7 @@ import pytest
 import torch
 from finished_runs import finish_run, rewrite_record
 from forgery import forge
+from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from typer.testing import CliRunner
@@ -23,6 +24,7 @@ from perdure.lab.build import build, open_stream
 from perdure.lab.export import export_runs
 from perdure.lab.memory_form import check_memory
 from perdure.lab.run import run_spec
+from perdure.lab.saved import SavedFailure
 from perdure.lab.spec import RunSpec, spec
 from perdure.lab.study import find_runs
 from perdure.lab.study_file import read
@@ -747,3 +749,18 @@ def test_tensors_of_more_than_64_gib_are_not_opened(tmp_path: Path) -> None:
     os.truncate(file, 2**36)
     with pytest.raises(CorruptFile, match="not a readable"):
         checkpoint.load(file, small("gpm").plan)
+
+
+def test_what_was_read_is_taken_as_it_stands_and_stays_so() -> None:
+    """A number in quotes is none."""
+    failure = SavedFailure.model_validate({"seed": 3, "error": "no room", "new": 1})
+    assert (failure.seed, failure.error) == (3, "no room")
+    with pytest.raises(ValidationError):
+        SavedFailure.model_validate({"seed": "3"})
+    with pytest.raises(ValidationError, match="frozen"):
+        failure.error = "none"  # type: ignore[misc]
+
+
+def test_json_is_written_to_be_read(tmp_path: Path) -> None:
+    store.write_json(tmp_path / "some.json", {"ä": [1]})
+    assert (tmp_path / "some.json").read_text() == '{\n "ä": [\n  1\n ]\n}\n'

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 import perdure
-from perdure.errors import UnknownName, WrongValue
+from perdure.errors import RunLocked, UnknownName, WrongValue
 from perdure.lab.probe_run import RunProgress
 from perdure.lab.probe_runs import forecast
+from perdure.lab.store import lock_run
 
 
 @pytest.fixture(scope="module")
@@ -87,3 +88,12 @@ def test_what_is_asked_wrongly(out: Path) -> None:
         perdure.probe("fgms", "gpm", out=out)
     with pytest.raises(WrongValue, match="no finished run of rcl"):
         perdure.probe("fgsm", "rcl", out=out)
+
+
+@pytest.mark.parametrize("probe", ["calibration", "transfer"])
+def test_a_run_that_another_process_works_on_is_not_measured(probe: str, out: Path) -> None:
+    """Neither alone nor together with another."""
+    paths = sorted((out / "synthetic/gpm").iterdir())
+    for busy in paths:
+        with lock_run(out, busy), pytest.raises(RunLocked, match="is at work on it"):
+            perdure.probe(probe, paths, values={"images": 4}, out=out, pictures=False)
