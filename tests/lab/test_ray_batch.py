@@ -99,7 +99,7 @@ def test_a_lost_job_is_given_to_another_worker_and_its_old_one_is_not_heard(tmp_
     assert next(events) == Event(0, "lost", {"error": "its node died"})
     ray.sent = [
         [[0, 1], "done", {"record": {"path": "/elsewhere/of/the/first"}}],
-        [[0, 2], "done", {"record": {"path": "/node/store/synthetic/finetune/abc"}}],
+        [[0, 2], "done", {"record": {"path": "/mnt/node/of/the/store/synthetic/finetune/abc"}}],
     ]
     assert list(events) == [Event(0, "done", {"record": {"path": str(tmp_path / "synthetic/finetune/abc")}})]
     assert [order["id"] for order in ray.orders] == [[0, 1], [0, 2]]
