@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from finished_runs import finish_run, rewrite_record
 from forgery import forge
 from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 from typer.testing import CliRunner
 
+import perdure
 from perdure.cli.main import app
 from perdure.errors import CorruptFile, PerdureError, WrongValue
 from perdure.lab import checkpoint, index, store
@@ -764,3 +766,23 @@ def test_what_was_read_is_taken_as_it_stands_and_stays_so() -> None:
 def test_json_is_written_to_be_read(tmp_path: Path) -> None:
     store.write_json(tmp_path / "some.json", {"ä": [1]})
     assert (tmp_path / "some.json").read_text() == '{\n "ä": [\n  1\n ]\n}\n'
+
+
+class Words(nn.Module):
+    """Pixels as words of a vocabulary of nine."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(9, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.words(x.flatten(1).clamp(0, 8).long()).mean(1))
+
+
+@pytest.mark.parametrize(("rows", "fits"), [([0.0, 1.0] * 4 + [0.0], True), ([0.0, 0.5] * 4 + [0.0], False)])
+def test_rows_of_a_vocabulary_are_looked_up_or_not(rows: list[float], fits: bool) -> None:
+    method = GPM(perdure.wrap(Words(), (1, 3, 3)))
+    check_memory(method, learning=False, shape=(1, 3, 3))
+    method.memory["model.words:rows"] = torch.tensor(rows)
+    with nullcontext() if fits else pytest.raises(ValueError, match=r"rows of model\.words"):
+        check_memory(method, learning=False, shape=(1, 3, 3))

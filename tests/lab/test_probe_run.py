@@ -9,6 +9,7 @@ import safetensors.torch
 import torch
 
 from perdure.errors import UnknownName, WrongValue
+from perdure.lab import probe_run as module
 from perdure.lab.build import reopen
 from perdure.lab.probe_run import OpenRun, RunProgress, measure, open_run, probe_spec
 from perdure.lab.run import run_spec
@@ -202,3 +203,15 @@ def test_other_images_than_it_learned_from_are_refused(tmp_path: Path) -> None:
     other = path.rename(path.with_name("0" * 16))
     with pytest.raises(WrongValue, match="not those it learned from"):
         opened(other, record)
+
+
+def test_what_a_probe_will_take_is_told_by_the_median_of_three_tries_an_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject = opened(*finished(tmp_path)).subject
+    images = len(next(iter(subject.model(0).batches()))[0])
+    ticks = iter([0.0, 5.0, 5.0, 7.0, 7.0, 8.0, 0.0, 1.0, 1.0, 11.0, 11.0, 15.0])  # 5, 2, 1 s, then 1, 10, 4 s
+    monkeypatch.setattr(module.time, "perf_counter", lambda: next(ticks))
+    speed = module.Speed(subject)
+    assert (speed.forward, speed.backward) == (2 / images, 4 / images)
+    assert speed.seconds(Cost(forwards=3 * images, gradients=5 * images)) == pytest.approx(6 + 20)
