@@ -450,6 +450,7 @@ def test_commands_are_short_and_name_the_store() -> None:
         "perdure probe mine 0123456789 --set strengths=2/255,0.5 --set images=10"
     )
     usual = {name: value.default for name, value in lab.values_of(lab.registry.probes.load("pgd")).items()}
+    assert lab.probe_command("mine", {"at": 200 / 255}, ["0" * 16]).endswith("--set at=200/255")
     assert lab.probe_command("pgd", {**usual, "images": 7}, ["a" * 16]) == "perdure probe pgd aaaaaaaaaa --set images=7"
 
 
