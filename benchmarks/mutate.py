@@ -335,19 +335,18 @@ def in_copies(
 def tests_for(mutant: Mutant, known: dict[str, Any]) -> list[str]:
     """Those that execute its lines, those that execute little else and are quick first, as many as the budget allows.
 
-    Lines that are executed when the module is imported, such as tables and defaults, belong to no test: there, those
-    that execute anything of the file, those of the test file that is named as it is, which may only look at it, and
-    those that look at sources and signatures of the whole package.
+    Lines that are executed when the module is imported, such as tables and defaults, belong to no test, or to one that
+    happens to import it: there, those that execute anything of the file and those of the test file that is named as it
+    is, which may only look at it. Those that look at sources and signatures of the whole package are always among them.
     """
     lines, seconds, executes = known["lines"].get(mutant.file, {}), known["seconds"], known["executes"]
     own = f"/test_{Path(mutant.file).stem}.py::"
     found = {test for line in mutant.lines for test in lines.get(str(line), [])}
-    found |= {one for one in seconds if one.startswith(f"{mutant.file}::")}  # its doctests
+    found |= {one for one in seconds if one.startswith((f"{mutant.file}::", *READERS))}  # its doctests among them
     if mutant.file in ELSEWHERE:
         found |= {one for one in seconds if one.startswith(ELSEWHERE[mutant.file])}
     if not any(lines.get(str(line)) for line in mutant.lines):
         found |= {test for tests in lines.values() for test in tests} | {one for one in seconds if own in one}
-        found |= {one for one in seconds if one.startswith(READERS)}
 
     def cost(test: str) -> tuple[float, str]:
         return (0.02 + seconds[test]) * (20 + executes.get(test, 0)) / (10 if own in test else 1), test

@@ -289,6 +289,16 @@ def test_facts_are_of_the_first_run_to_the_last(tmp_path: Path) -> None:
     )
 
 
+def test_titles_name_what_is_compared_where_that_is_short(tmp_path: Path) -> None:
+    for number, (method, benchmark) in enumerate([("gpm", "six"), ("rcl", "six"), ("gpm", "five")]):
+        finish_run(tmp_path / benchmark / method / (str(number) * 16), {"method": method, "benchmark": benchmark})
+    assert lab.gather(["six"], tmp_path)[0].title == "gpm, rcl on six"
+    assert lab.gather(store=tmp_path)[0].title == f"3 runs of {tmp_path.name}"
+    for number, method in enumerate(("ewc", "er", "agem"), start=3):
+        finish_run(tmp_path / "six" / method / (str(number) * 16), {"method": method, "benchmark": "six"})
+    assert lab.gather(["six"], tmp_path)[0].title == f"5 runs of {tmp_path.name}"
+
+
 # --- colors ---
 
 
