@@ -2,12 +2,16 @@
 
 import json
 import re
+import signal
 from pathlib import Path
 
 import pytest
 
+import perdure
 from perdure.errors import UsageError
+from perdure.lab.execute.job import Event
 from perdure.lab.spec import RunSpec
+from perdure.lab.study import StudyCallback
 from perdure.lab.study_file import read, rows, shipped, specs
 
 GRID = """
@@ -219,3 +223,29 @@ def test_the_page_about_studies_is_true(file: Path) -> None:
         for name, count in zip(names.split(", "), counts.split(", "), strict=True)
     }
     assert listed == {name: len(specs(read(name))) for name in shipped()}
+
+
+@pytest.mark.usefixtures("jobs_here")
+@pytest.mark.parametrize("when", [0, 1])
+def test_a_study_that_is_stopped_when_all_is_done_is_done(when: int, tmp_path: Path) -> None:
+    """The signal comes with the end of a run."""
+
+    class Stop(StudyCallback):
+        done = 0
+
+        def on_event(self, event: Event) -> None:
+            if event.kind == "done":
+                if self.done == when:
+                    signal.raise_signal(signal.SIGTERM)
+                self.done += 1
+
+    (file := tmp_path / "mine.toml").write_text("""
+methods = ["finetune"]
+benchmarks = ["synthetic"]
+seeds = [1, 2]
+tasks = 1
+network = "mlp"
+plan = { epochs = 1 }
+""")
+    result = perdure.study(file, out=tmp_path / "runs", pictures=False, callback=Stop())
+    assert [run.state for run in result.runs] == ["done", "done"]
