@@ -786,3 +786,13 @@ def test_rows_of_a_vocabulary_are_looked_up_or_not(rows: list[float], fits: bool
     method.memory["model.words:rows"] = torch.tensor(rows)
     with nullcontext() if fits else pytest.raises(ValueError, match=r"rows of model\.words"):
         check_memory(method, learning=False, shape=(1, 3, 3))
+
+
+def test_a_layer_may_be_full() -> None:
+    method = GPM(Network(SlimAlexNet((3, 32, 32), seed=1)))
+    name, layer = next(iter(method.layers().items()))
+    method.memory[name] = torch.eye(layer.directions)
+    check_memory(method, learning=False, shape=(3, 32, 32))
+    method.memory[name] = torch.eye(layer.directions, layer.directions + 1)
+    with pytest.raises(ValueError, match=f"basis of {name}"):
+        check_memory(method, learning=False, shape=(3, 32, 32))
