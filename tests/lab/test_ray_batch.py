@@ -214,3 +214,34 @@ def test_signals_are_the_callers_again_when_ray_has_started(monkeypatch: pytest.
     before = signal.getsignal(signal.SIGTERM)
     assert connect(None) is fake
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_batch_is_closed_however_it_ends(
+    whole: bool, queue: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To its end, or left by the caller; the token in the store is there meanwhile."""
+    ray = FakeRay({0: RayTaskError("ImportError")}, {1: None})
+    ray.nodes = lambda: [{"Alive": True, "Resources": {"CPU": 1.0}}]  # type: ignore[attr-defined]
+    monkeypatch.setattr(module, "connect", lambda address: ray if address == "auto" else None)
+    events = RayExecutor("auto", retries=0).do(jobs(tmp_path, 2))
+    assert next(events).kind == "failed"
+    (token,) = tmp_path.glob(".locks/driver-*")
+    assert [order["token"] for order in ray.orders] == [f".locks/{token.name}"] * 2
+    if whole:
+        assert [event.kind for event in events] == ["failed"]
+    else:
+        events.close()
+    assert ray.killed == [queue]
+    assert [task for task, _ in ray.cancelled] == ([] if whole else [1])
+    assert not token.exists()
+
+
+def test_what_no_node_has_is_said_and_waited_for(queue: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = FakeRay({0: None})
+    ray.nodes = lambda: [{"Alive": True, "Resources": {"CPU": 1.0}}]  # type: ignore[attr-defined]
+    monkeypatch.setattr(module, "connect", lambda _: ray)
+    warning, end = RayExecutor("auto", cpus=64, retries=0).do(jobs(tmp_path))
+    assert (warning.job, warning.kind, end.kind) == (0, "warning", "failed")
+    assert "64 CPUs and 0 GPUs, which no node of this cluster has now" in warning.facts["text"]
+    assert ray.killed == [queue]

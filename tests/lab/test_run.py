@@ -334,3 +334,4 @@ def test_images_of_ones_own_are_told_apart_by_all_that_a_network_sees_of_them() 
     found = [_own_stream(asked, [replace(first, train=replace(train, **one)), *others]) for one in changes]
     assert len({one.fingerprint for one in found}) == len(changes)
     assert _own_stream(asked, stream.tasks).fingerprint == found[0].fingerprint
+    assert len(found[0].fingerprint) == 16
