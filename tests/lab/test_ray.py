@@ -332,6 +332,15 @@ def test_a_node_with_other_versions(order):
     assert facts["text"].endswith("the driver 0.0: last digits may differ")
 
 
+def test_a_node_that_sees_another_store(order, tmp_path):
+    """The folder is there, and the driver's token is not in it."""
+    queue = FakeQueue()
+    run_remote(json.dumps({**order, "token": "of another store"}), queue)
+    [(kind, facts)] = queue.sent
+    assert kind == "failed"
+    assert f"does not see the store {tmp_path}; mount it there at the same path" in facts["error"]
+
+
 def test_paths_are_those_of_the_driver_where_the_node_has_them(order, tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr(module, "run_job", lambda job, *_, **__: seen.append((job.root, Path.cwd())))
