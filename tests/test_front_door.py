@@ -2,6 +2,7 @@
 
 import inspect
 import pydoc
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from networks import Tracking
 import perdure
 from perdure import registry
 from perdure.data.benchmarks.synthetic import synthetic
-from perdure.errors import BadData, UnknownName, WrongValue
+from perdure.errors import BadData, CorruptFile, UnknownName, WrongValue
 from perdure.methods.gpm import GPM
 from perdure.methods.method import Method
 from perdure.methods.mtl import MTL
@@ -261,6 +262,15 @@ def test_a_loaded_run_is_the_run(record: dict[str, Any]) -> None:
     assert repr(loaded).startswith("LoadedRun(gpm on synthetic, seed 1: Learned(2 tasks: ACC ")
     store = Path(record["path"]).parents[2]
     assert perdure.load(Path(record["path"]).name[:6], out=str(store)).matrix == loaded.matrix
+
+
+@pytest.mark.parametrize("name", ["spec.toml", "epochs.jsonl", "model.safetensors"])
+def test_a_run_of_which_a_file_was_changed_is_not_loaded(name: str, record: dict[str, Any], tmp_path: Path) -> None:
+    path = Path(shutil.copytree(record["path"], tmp_path / "six" / "gpm" / Path(record["path"]).name))
+    content = (path / name).read_bytes()
+    (path / name).write_bytes(content + b"\n")
+    with pytest.raises(CorruptFile, match=f"{name}: damaged or gone"):
+        perdure.load({**record, "path": str(path)})
 
 
 def test_it_predicts_as_it_was_tested(record: dict[str, Any]) -> None:

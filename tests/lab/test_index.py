@@ -312,3 +312,10 @@ def test_no_torch() -> None:
     code = "import sys, perdure.lab.index; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_a_record_that_is_removed_in_this_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    finished(tmp_path, "aaaa000000000001")
+    monkeypatch.setattr(store, "read_record", lambda _: None)
+    (row,) = index.runs(tmp_path)
+    assert row == index.RunSummary("six/gpm/aaaa000000000001", "unfinished", "gpm", "six")

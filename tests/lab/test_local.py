@@ -1,5 +1,6 @@
 """Runs in processes of their own: whatever happens to one, the others continue, and it resumes."""
 
+import io
 import json
 import os
 import signal
@@ -317,3 +318,23 @@ def test_events_of_training() -> None:
     sent = list[tuple[str, dict[str, Any]]]()
     EpochEvents(lambda kind, facts: sent.append((kind, facts))).on_warning("a word")
     assert sent == [("warning", {"text": "a word"})]
+
+
+def test_a_worker_has_a_session_of_its_own_and_sees_its_own_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that Ctrl-C reaches the driver alone, which lets it save."""
+    given: dict[str, Any] = {}
+
+    def start(command: list[str], **options: Any) -> Any:
+        given.update(options, command=command)
+        return SimpleNamespace(stdin=io.BytesIO(), stdout=io.BytesIO())
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    process = Process(0, "3", SimpleQueue())
+    process.start(job(tmp_path), threads=2)
+    process.reader.join()
+    process.stderr.close()
+    assert given["start_new_session"]
+    assert given["command"][-1] == "perdure.lab.execute.worker"
+    assert (given["env"]["CUDA_VISIBLE_DEVICES"], given["env"]["OMP_NUM_THREADS"]) == ("3", "2")

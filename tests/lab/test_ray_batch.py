@@ -245,3 +245,25 @@ def test_what_no_node_has_is_said_and_waited_for(queue: Any, tmp_path: Path, mon
     assert (warning.job, warning.kind, end.kind) == (0, "warning", "failed")
     assert "64 CPUs and 0 GPUs, which no node of this cluster has now" in warning.facts["text"]
     assert ray.killed == [queue]
+
+
+def test_events_are_kept_on_the_drivers_own_node_until_they_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[dict[str, Any]] = []
+
+    def remote(actor: type) -> Any:
+        def options(**those: Any) -> Any:
+            given.append(those)
+            return SimpleNamespace(remote=actor)
+
+        return SimpleNamespace(options=options)
+
+    strategies = SimpleNamespace(NodeAffinitySchedulingStrategy=lambda node, soft: (node, soft))
+    monkeypatch.setattr(module, "import_module", lambda name: {"ray.util.scheduling_strategies": strategies}[name])
+    here = SimpleNamespace(get_node_id=lambda: "this node")
+    found = module.event_queue(SimpleNamespace(remote=remote, get_runtime_context=lambda: here))
+    assert given == [  # started again as often as it dies, and asked again as often as that
+        {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1, "scheduling_strategy": ("this node", False)}
+    ]
+    found.put("one")
+    found.put("two")
+    assert (found.take(), found.take()) == (["one", "two"], [])

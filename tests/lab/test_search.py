@@ -287,3 +287,17 @@ def test_a_store_that_cannot_be_written_is_one_line(search, tmp_path):
     (tmp_path / "searches").write_text("")
     with pytest.raises(PerdureError, match=r"cannot write .*searches"):
         search(tmp_path, 1, Pretending())
+
+
+@pytest.mark.parametrize("root", [None, "data"])
+def test_jobs_of_a_search_have_its_places(root, tmp_path, search):
+    seen = []
+
+    class Seeing(Here):
+        def do(self, jobs):
+            seen.extend((job.out, job.root, job.device) for job in jobs)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        search(tmp_path, 1, Seeing(), at_once=1, root=root and Path(root), device="cuda:1")
+    assert seen == [(str(tmp_path), root, "cuda:1")] * 2
