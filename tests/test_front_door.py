@@ -15,7 +15,7 @@ from networks import Tracking
 import perdure
 from perdure import registry
 from perdure.data.benchmarks.synthetic import synthetic
-from perdure.errors import BadData, CorruptFile, UnknownName, WrongValue
+from perdure.errors import BadData, PerdureError, UnknownName, WrongValue
 from perdure.methods.gpm import GPM
 from perdure.methods.method import Method
 from perdure.methods.mtl import MTL
@@ -269,7 +269,7 @@ def test_a_run_of_which_a_file_was_changed_is_not_loaded(name: str, record: dict
     path = Path(shutil.copytree(record["path"], tmp_path / "six" / "gpm" / Path(record["path"]).name))
     content = (path / name).read_bytes()
     (path / name).write_bytes(content + b"\n")
-    with pytest.raises(CorruptFile, match=f"{name}: damaged or gone"):
+    with pytest.raises(PerdureError, match=f"{name}: damaged or gone"):
         perdure.load({**record, "path": str(path)})
 
 
