@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 import perdure
-from perdure.errors import UsageError
+from perdure.errors import PerdureError, UsageError
+from perdure.lab import study as lab
 from perdure.lab.execute.job import Event
+from perdure.lab.execute.local import LocalExecutor
 from perdure.lab.spec import RunSpec
 from perdure.lab.study import StudyCallback
 from perdure.lab.study_file import read, rows, shipped, specs
@@ -249,3 +251,23 @@ plan = { epochs = 1 }
 """)
     result = perdure.study(file, out=tmp_path / "runs", pictures=False, callback=Stop())
     assert [run.state for run in result.runs] == ["done", "done"]
+
+
+def test_a_failure_that_cannot_be_written_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise PerdureError("cannot write: no space left")
+
+    monkeypatch.setattr(lab, "save_failure", full)
+    monkeypatch.setattr(
+        LocalExecutor, "do", lambda _, jobs: iter([Event(n, "failed", {"error": "why"}) for n in range(len(jobs))])
+    )
+    heard: list[Event] = []
+
+    class Hearing(StudyCallback):
+        def on_event(self, event: Event) -> None:
+            heard.append(event)
+
+    (file := tmp_path / "mine.toml").write_text('methods = ["finetune"]\nbenchmarks = ["synthetic"]\nseeds = [1]')
+    result = perdure.study(file, out=tmp_path / "runs", pictures=False, callback=Hearing())
+    assert [(run.state, run.error) for run in result.failed] == [("failed", "why")]
+    assert heard[-1] == Event(0, "warning", {"text": "cannot write: no space left"})

@@ -11,14 +11,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from queue import SimpleQueue
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 
 from perdure import registry
 from perdure.errors import WrongValue
-from perdure.lab.execute import worker
+from perdure.lab.execute import job as job_module
+from perdure.lab.execute import local, worker
 from perdure.lab.execute.job import EpochEvents, Event, Executor, Job, run_job
 from perdure.lab.execute.local import LocalExecutor, Process, cores, visible_gpus
 from perdure.lab.spec import spec
@@ -338,3 +339,87 @@ def test_a_worker_has_a_session_of_its_own_and_sees_its_own_gpu(
     assert given["start_new_session"]
     assert given["command"][-1] == "perdure.lab.execute.worker"
     assert (given["env"]["CUDA_VISIBLE_DEVICES"], given["env"]["OMP_NUM_THREADS"]) == ("3", "2")
+
+
+class Ending:
+    """Stands for a process that computes a job: what it sends, and why it ends."""
+
+    ends: ClassVar[dict[int, list[tuple[list[Event], str]]]] = {}
+    started: ClassVar[list[tuple[int, str | None, int]]] = []
+    stopped: ClassVar[list[int]] = []
+
+    def __init__(self, job: int, gpu: str | None, received: Any) -> None:
+        self.job, self.gpu, self.received = job, gpu, received
+
+    def start(self, _job: Job, threads: int) -> None:
+        self.started.append((self.job, self.gpu, threads))
+        events, self.reason = self.ends[self.job].pop(0)
+        for event in (*events, None):
+            self.received.put((self, event))
+
+    def stop(self) -> None:
+        self.stopped.append(self.job)
+
+    def close(self) -> str:
+        return self.reason
+
+
+@pytest.fixture
+def ending(monkeypatch: pytest.MonkeyPatch) -> type[Ending]:
+    Ending.ends, Ending.started, Ending.stopped = {}, [], []
+    monkeypatch.setattr(local, "Process", Ending)
+    return Ending
+
+
+def test_a_lost_job_is_the_next_to_be_started_again_on_a_free_gpu(ending: type[Ending], tmp_path: Path) -> None:
+    done = {number: Event(number, "done", {"record": {}}) for number in range(3)}
+    ending.ends = {
+        0: [([], "ended by SIGKILL"), ([done[0]], "")],
+        1: [([done[1]], "it ended badly, after all was done")],
+        2: [([done[2]], "")],
+    }
+    jobs = [job(tmp_path, seed=seed) for seed in (1, 2, 3)]
+    events = list(LocalExecutor(1, threads=2, gpus=["7"]).do(jobs))
+    assert events == [Event(0, "lost", {"error": "ended by SIGKILL"}), *done.values()]
+    assert ending.started == [(0, "7", 2), (0, "7", 2), (1, "7", 2), (2, "7", 2)]
+    assert ending.stopped == []
+
+
+def test_a_job_that_is_lost_again_and_again_has_failed(ending: type[Ending], tmp_path: Path) -> None:
+    ending.ends = {0: [([], "ended by SIGKILL")] * 9}
+    events = list(LocalExecutor(1, threads=1, gpus=[]).do([job(tmp_path)]))
+    assert [event.kind for event in events[:-1]] == ["lost"] * (len(events) - 1)
+    assert events[-1].kind == "failed"
+    assert events[-1].facts["error"] == f"ended by SIGKILL; tried {len(events)} times"
+
+
+@pytest.mark.parametrize(
+    ("code", "printed", "said"),
+    [
+        (-9, b"", "its process was ended by SIGKILL; perhaps there was not enough memory: fewer --jobs need less"),
+        (-15, b"x", "its process was ended by SIGTERM"),
+        (3, b"first\n last word \n\n", "its process ended with code 3: last word"),
+        (0, b" \n", "its process ended with code 0: no message"),
+        (1, b"early" + b" " * 5000, "its process ended with code 1: no message"),
+    ],
+)
+def test_why_a_process_ended(code: int, printed: bytes, said: str) -> None:
+    process = Process(0, None, SimpleQueue())
+    pipes = {"stdin": io.BytesIO(), "stdout": io.BytesIO()}
+    process.process = SimpleNamespace(**pipes, wait=lambda: code)  # type: ignore[assignment]
+    process.reader, process.stderr = SimpleNamespace(join=lambda: None), io.BytesIO(printed)  # type: ignore[assignment]
+    assert process.close() == said
+    assert all(pipe.closed for pipe in (*pipes.values(), process.stderr))
+
+
+def test_an_error_of_any_kind_is_one_line_of_its_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> Any:
+        raise ZeroDivisionError("by nothing")
+
+    monkeypatch.setattr(job_module, "_run_when_unlocked", broken)
+    sent = list[tuple[str, dict[str, Any]]]()
+    run_job(job(tmp_path), lambda kind, facts: sent.append((kind, facts)))
+    assert [kind for kind, _ in sent] == ["started", "failed"]
+    assert sent[0][1]["process"] == os.getpid()
+    assert "ZeroDivisionError: by nothing" in sent[1][1]["error"]
+    assert "\n" not in sent[1][1]["error"]

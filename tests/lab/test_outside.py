@@ -796,3 +796,19 @@ def test_a_layer_may_be_full() -> None:
     method.memory[name] = torch.eye(layer.directions, layer.directions + 1)
     with pytest.raises(ValueError, match=f"basis of {name}"):
         check_memory(method, learning=False, shape=(3, 32, 32))
+
+
+def test_damaged_files_are_set_aside_one_beside_the_other(tmp_path: Path) -> None:
+    for number in (1, 2, 3):
+        (file := tmp_path / "record.json").write_text(str(number))
+        assert store.set_aside(file).name == f"record.json.damaged-{number}"
+    assert (tmp_path / "record.json.damaged-2").read_text() == "2"
+
+
+def test_a_record_of_another_run_is_not_taken() -> None:
+    content = {**ASKED.plain(), "code": {}}
+    assert ASKED.is_of(content)
+    for change in ({"seed": 2}, {"method": "gmp"}, {"plan": {"epochs": -1}}):
+        assert not ASKED.is_of({**content, **change})
+    del content["method"]
+    assert not ASKED.is_of(content)

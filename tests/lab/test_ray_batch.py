@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from perdure.errors import WrongValue
+from perdure.errors import PerdureError, WrongValue
 from perdure.lab.execute import ray as module
 from perdure.lab.execute.job import Event, Job
 from perdure.lab.execute.ray import RayBatch, RayExecutor, connect, store_token
+from perdure.lab.executors import make_executor
 from perdure.lab.spec import spec
 
 
@@ -267,3 +268,46 @@ def test_events_are_kept_on_the_drivers_own_node_until_they_are_taken(monkeypatc
     found.put("one")
     found.put("two")
     assert (found.take(), found.take()) == (["one", "two"], [])
+
+
+@pytest.mark.parametrize(
+    ("on", "given", "address", "cpus", "gpus"),
+    [
+        ("ray", {}, None, 2, 0),
+        ("auto", {"cpus": 3.0}, "auto", 3, 0),
+        ("ray://there:10001", {"device": "cuda"}, "ray://there:10001", 2, 1),
+        ("ray", {"device": "cuda:1", "gpus": 0.5}, None, 2, 0.5),
+    ],
+)
+def test_what_a_run_takes_of_a_cluster(
+    on: str, given: dict[str, Any], address: str | None, cpus: float, gpus: float
+) -> None:
+    executor, at_a_time = make_executor(on, threads=2, **given)
+    assert isinstance(executor, RayExecutor)
+    assert (executor.address, executor.cpus, executor.gpus, executor.threads) == (address, cpus, gpus, 2)
+    assert at_a_time is None
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        (None, r"^cannot start Ray on this machine: no room; use --on local; see docs/clusters.md$"),
+        ("auto", r"^this machine is in no Ray cluster; join one .*; see docs/clusters.md$"),
+        ("there:6379", r"^no Ray at there:6379: no room; if it asks for a token, .*; see docs/clusters.md$"),
+    ],
+)
+def test_why_ray_cannot_be_joined(address: str | None, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(**_: Any) -> None:
+        raise RuntimeError("no room.\nand more")
+
+    fake = SimpleNamespace(is_initialized=lambda: False, init=init, exceptions=FakeRay.exceptions)
+    monkeypatch.setattr(module, "import_module", lambda _: fake)
+    monkeypatch.setattr(module, "check_address", lambda _: None)
+    with pytest.raises(PerdureError, match=said):
+        connect(address)
+
+
+def test_a_ray_that_is_joined_already_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = SimpleNamespace(is_initialized=lambda: True)
+    monkeypatch.setattr(module, "import_module", lambda _: fake)
+    assert connect("nonsense") is fake
