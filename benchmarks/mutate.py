@@ -8,7 +8,7 @@ takes; that is kept in DIR, and a file of tests is run again only when it or the
 by the seed, as many in each room: a comparison, an operator, a constant or a condition is changed, two arguments are
 exchanged, a statement is left out. Each is written into a copy of the project, and the tests that execute its line are
 run there until one fails: first a few seconds of those that execute little else, then the others. A mutant that none
-notices within a minute of tests survives, and is printed with its line. The share that survives is printed for each
+notices in three minutes of tests survives, and is printed with its line. The share that survives is printed for each
 room; the exit code is 1 if it is 10 % or more anywhere.
 
 Needs `coverage`, which `make setup` installs. Each mutant runs in a process forked from one that has torch loaded.
@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any
 
 PROJECT = Path(__file__).resolve().parents[1]
-BUDGET = 60.0  # seconds of tests for one mutant, as they were measured
+BUDGET = 180.0  # seconds of tests for one mutant, as they were measured, perhaps on a busy machine
 FIRST, FILES = 5.0, 3  # seconds of tests, and files of them, that are shown to a mutant before all others
 # Tests that look at sources and signatures, so that they execute no line of what they would notice.
 READERS = ("tests/test_layers.py::", "tests/test_front_door.py::test_defaults", "tests/methods/test_defaults.py::")

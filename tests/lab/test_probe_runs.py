@@ -1,5 +1,6 @@
 """Probes over several runs, from Python."""
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import perdure
 from perdure.errors import RunLocked, UnknownName, WrongValue
 from perdure.lab.probe_run import RunProgress
 from perdure.lab.probe_runs import forecast
+from perdure.lab.report import gather
 from perdure.lab.store import lock_run
 
 
@@ -97,3 +99,13 @@ def test_a_run_that_another_process_works_on_is_not_measured(probe: str, out: Pa
     for busy in paths:
         with lock_run(out, busy), pytest.raises(RunLocked, match="is at work on it"):
             perdure.probe(probe, paths, values={"images": 3}, out=out, pictures=False)
+
+
+def test_a_report_of_two_runs_has_what_was_found_of_both_together(out: Path) -> None:
+    both = [out / row.path for row in perdure.runs(out) if row.seed == 1]
+    perdure.probe("transfer", both, values={"images": 5}, out=out, pictures=False)
+    (found,) = [one for one in gather(list(map(str, both)), out)[0].together if one.result.values["images"] == 5]
+    assert (found.name, found.result.label) == ("transfer", "finetune, seed 1 | gpm, seed 1")
+    words = ["perdure", "probe", "transfer", *(path.name[:10] for path in both), "--set", "images=5"]
+    assert shlex.split(found.command)[: len(words)] == words
+    assert gather(str(both[0]), out)[0].together == []  # one of them alone

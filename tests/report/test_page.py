@@ -550,12 +550,13 @@ def test_the_command_of_a_comparison_is_the_one_that_was_given() -> None:
         "network": "mlp",
         "plan": {"epochs": 3},
         "values": {"gpm": {"threshold": 0.9}},
+        "outliers": "labels:0.2",
         "probes": ["pgd(images=50 steps=3)"],
     }
     command = lab.study_command(lab_in_memory(content), 1.0, Path("runs"))
     assert command == (
         "perdure compare finetune gpm six --seeds 1,2 --tasks 3 --net mlp --set gpm.threshold=0.9 --plan epochs=3 "
-        "--probe 'pgd(images=50 steps=3)'"
+        "--outliers labels:0.2 --probe 'pgd(images=50 steps=3)'"
     )
 
 
