@@ -48,14 +48,14 @@ def test_quick_tests_that_execute_little_else_come_first() -> None:
     mutant = next(one for one in mutate.Mutator("some.py", SOURCE).found if one.line == 6)
     own = "tests/test_some.py::test_it"
     parts = [
-        {"seconds": {"slow": 50.0, "quick": 0.1, "wide": 0.1}, "lines": {"some.py": {"6": ["slow", "quick", "wide"]}}},
-        {"seconds": {"slower": 55.0, "last": 5.0}, "lines": {"some.py": {"6": ["slower", "last"]}}},
+        {"seconds": {"slow": 150.0, "quick": 0.1, "wide": 0.1}, "lines": {"some.py": {"6": ["slow", "quick", "wide"]}}},
+        {"seconds": {"slower": 165.0, "last": 5.0}, "lines": {"some.py": {"6": ["slower", "last"]}}},
         {"seconds": {"elsewhere": 0.0}, "lines": {"some.py": {"5": ["elsewhere"]}, "a.py": {"1": ["elsewhere"]}}},
         {"seconds": {own: 0.05}, "lines": {"a.py": {str(line): ["wide"] for line in range(700)}}},
     ]
     known = mutate.merged(parts)
     chosen = mutate.tests_for(mutant, known)
-    assert chosen == ["quick", "wide", "last", "slow"]  # a minute in all
+    assert chosen == ["quick", "wide", "last", "slow"]  # three minutes in all
     assert mutate.likely(chosen, known) == 2  # five seconds
     known["lines"]["some.py"]["6"].append("elsewhere")
     assert mutate.tests_for(mutant, known)[0] == "elsewhere"
