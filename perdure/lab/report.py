@@ -142,8 +142,7 @@ def _figures(study: Study, runs: Sequence[ReportedRun]) -> list[PaperFigure]:
 
 
 def _compared_title(study: Study) -> str:
-    grid = study.grids[0]
-    methods, benchmarks = (", ".join(map(without_file, names)) for names in (grid.methods, grid.benchmarks))
+    methods, benchmarks = (", ".join(map(without_file, names)) for names in (study.methods, study.grids[0].benchmarks))
     return f"{methods} on {benchmarks}"
 
 
@@ -153,7 +152,7 @@ def study_command(study: Study, scale: float, out: Path) -> str:
         words = ["perdure", "study", study.where]
         return shlex.join(words + ([] if scale == 1 else ["--scale", f"{scale:g}"]) + _store(out))
     grid = study.grids[0]
-    words = ["perdure", "compare", *grid.methods, *grid.benchmarks, "--seeds", ",".join(map(str, grid.seeds))]
+    words = ["perdure", "compare", *study.methods, *grid.benchmarks, "--seeds", ",".join(map(str, grid.seeds))]
     words += [] if grid.tasks is None else ["--tasks", str(grid.tasks)]
     words += ["--net", grid.network] if isinstance(grid.network, str) else []
     for method, values in grid.values.items():

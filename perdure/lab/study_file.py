@@ -89,6 +89,11 @@ class Study:
     grids: tuple[Grid, ...]
     folder: Path = Path()  # where files such as my.py:Careful are looked for
 
+    @property
+    def methods(self) -> list[str]:
+        """Of all its grids, each once."""
+        return list(dict.fromkeys(method for grid in self.grids for method in grid.methods))
+
 
 # --- reading ---
 
