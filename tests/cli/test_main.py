@@ -78,7 +78,7 @@ def test_demo_compares_three_methods_over_seeds(tmp_path: Path, monkeypatch: pyt
     begun = [line.partition(" on ")[0] for line in done.stderr.splitlines() if line.endswith(": started")]
     assert begun[0] == "rcl" or begun[:2] == ["gpm", "rcl"]  # the longest is among the first two
     assert "<title>rcl, gpm, finetune on six" in (tmp_path / "demo/studies/demo/report.html").read_text()
-    assert study.DEMO["plan"] == {"epochs": 8}
+    assert study.DEMO["plan"] == {"epochs": 7}
     assert (tmp_path / "demo" / "studies" / "demo" / "accuracy.png").read_bytes().startswith(b"\x89PNG")
 
 
