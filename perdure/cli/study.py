@@ -54,7 +54,7 @@ DEMO: dict[str, Any] = {
     "about": "three methods on the six tasks shipped in the package, clean and under attack",
     "benchmarks": ["six"],
     "block": [{"methods": ["rcl"]}, {"methods": ["gpm", "finetune"]}],  # the longest first: no core waits in the end
-    "plan": {"epochs": 7},  # of the preset's ten, so that it ends within three minutes on two cores
+    "plan": {"epochs": 7},  # of the preset's ten, so that it takes about three minutes on two cores
     "against": "finetune",
     "probes": ["pgd(strengths=4/255 images=50)"],
 }
