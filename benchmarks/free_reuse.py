@@ -5,7 +5,8 @@
 The backward pass that gives the gradient of the weights gives that of the images, too. Each image keeps its
 perturbation from one epoch to the next, moved by one step of the attack with that gradient (Shafahi et al., NeurIPS
 2019, who repeat each batch; Zheng et al., CVPR 2020, who keep what an epoch found). So a step has one pass, as GPM's,
-where PAT's has two, and the perturbation is of an older network. Values are those of PAT on `six`.
+where PAT's has two, and the perturbation is of an older network. Values are those of PAT on `six`. Checkpoints do not
+hold the perturbations: a run that is resumed draws them anew.
 """
 
 from dataclasses import replace
@@ -53,9 +54,9 @@ class FreeReuse(PAT):
         assert self.attack is not None
         x = batch.x.requires_grad_()
         found = self.projected_grad(self.loss(replace(batch, x=x)), {**self.trainable(), "images": x})
-        slope, pixels = found.pop("images"), batch.pixels.pixels(batch.original)
-        moved = batch.pixels.pixels(x.detach()) + STEP * self.attack * slope.sign()
-        moved = torch.minimum(torch.maximum(moved, pixels - self.attack), pixels + self.attack).clamp(0, 1)
+        ball, pixels = Ball("linf", self.attack), batch.pixels.pixels(batch.original)
+        moved = batch.pixels.pixels(x.detach()) + STEP * self.attack * ball.steepest(found.pop("images"))
+        moved = ball.project(moved, pixels, (0, 1))
         self.moved.update(zip(keys(batch.original), moved, strict=True))
         return found
 
