@@ -24,10 +24,10 @@ from perdure.cli.options import (
     PlanWishes,
     Probes,
     Root,
+    RunThreads,
     Settings,
     Store,
     Tasks,
-    Threads,
     Trackers,
     VerbGroup,
     guarded,
@@ -202,7 +202,7 @@ def run(
         float, typer.Option("--checkpoint", min=0, metavar="SECONDS", help="Time between two checkpoints.")
     ] = 60.0,
     device: Device = "cpu",
-    threads: Threads = None,
+    threads: RunThreads = None,
     form: Format = "table",
     as_json: AsJson = False,
 ) -> None:
@@ -233,6 +233,7 @@ def run(
         out=out,
         root=root,
         device=device,
+        threads=threads,
         checkpoint_every=every,
     )
     if as_json:

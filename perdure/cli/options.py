@@ -74,6 +74,16 @@ Jobs = Annotated[
 ]
 RunThreads = Annotated[
     int | None,
+    typer.Option(
+        min=1,
+        max=MOST_THREADS,
+        metavar="N",
+        help="Threads of torch; another number changes the last digits.",
+        show_default="1 for a small network, else torch's own",
+    ),
+]
+StudyThreads = Annotated[
+    int | None,
     typer.Option(min=1, max=MOST_THREADS, metavar="N", help="Threads of each run.", show_default="the study's, else 1"),
 ]
 Dry = Annotated[bool, typer.Option("--dry", help="Only say what is done already and what the rest costs.")]

@@ -20,8 +20,8 @@ from perdure.cli.options import (
     PlanWishes,
     Probes,
     Root,
-    RunThreads,
     Settings,
+    StudyThreads,
     Tasks,
     Trackers,
     Where,
@@ -118,7 +118,7 @@ def compare(
     outliers: Outliers = "",
     jobs: Jobs = None,
     dry: Dry = False,
-    threads: RunThreads = None,
+    threads: StudyThreads = None,
     root: Root = None,
     out: Out = Path("runs"),
     device: Device = "cpu",
@@ -190,7 +190,7 @@ def study(
     on: Where = "local",
     dry: Dry = False,
     scale: Annotated[float, typer.Option(metavar="X", help="Multiply the epochs of every plan, e.g. 0.1.")] = 1.0,
-    threads: RunThreads = None,
+    threads: StudyThreads = None,
     cpus: Annotated[
         float | None, typer.Option(min=0, metavar="X", help="On Ray: CPUs of each run.", show_default="threads")
     ] = None,

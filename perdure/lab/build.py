@@ -1,7 +1,6 @@
 """From a specification to what it names: device, stream, network, method."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from inspect import signature
@@ -94,17 +93,6 @@ def reopen(path: Path, spec: RunSpec, stream: Stream, device: torch.device) -> t
     method = build(spec, stream).to(device)
     checkpoint.load(path / "model.safetensors", spec.plan).restore(method, stream.shape)
     return method, [task.to(device) for task in stream]
-
-
-@contextmanager
-def with_threads(count: int) -> Iterator[None]:
-    """Run the block with this many torch threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def count_lessons(spec: RunSpec, stream: Stream) -> int:

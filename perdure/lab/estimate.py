@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import torch
 
 from perdure.errors import PerdureError
-from perdure.lab.build import build, open_clean, with_threads
+from perdure.lab.build import build, open_clean
 from perdure.lab.spec import RunSpec
+from perdure.lab.threads import with_threads
 from perdure.methods.method import Method
 from perdure.processes import python, python_environment
 from perdure.train.callbacks import Callback, StepContext

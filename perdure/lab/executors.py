@@ -6,11 +6,11 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
-from perdure.errors import Interrupted, WrongValue, short
+from perdure.errors import Interrupted, WrongValue
 from perdure.lab.build import resolve_device
 from perdure.lab.execute.job import Executor
 from perdure.lab.execute.local import LocalExecutor, visible_gpus
-from perdure.processes import MOST_THREADS
+from perdure.lab.threads import check_threads
 
 
 def make_executor(
@@ -26,8 +26,7 @@ def make_executor(
 
     `on` is local, ray (one of our own on this machine), auto (the cluster this machine belongs to) or ray://HOST:PORT.
     """
-    if not 1 <= threads <= MOST_THREADS:
-        raise WrongValue(f"threads={short(threads)} is not allowed; use a whole number from 1 to {MOST_THREADS}")
+    check_threads(threads)
     if on != "local":
         if on not in ("ray", "auto") and not on.startswith("ray://"):
             raise WrongValue(f"--on {on} is not allowed; use local, ray, auto or ray://HOST:PORT")

@@ -29,6 +29,7 @@ from perdure.lab.index import read_finished
 from perdure.lab.snapshots import load_snapshots
 from perdure.lab.spec import RunSpec, as_folder, assignments
 from perdure.lab.store import atomic_write, file_sum, read_probes, write_checked
+from perdure.lab.threads import usual_threads
 from perdure.probes.probe import Cost, ProbeProgress, ProbeResult, TrainedMethod
 from perdure.schema import checked, values_of
 from perdure.train.callbacks import Callback
@@ -102,6 +103,10 @@ class OpenRun:
     progress: RunProgress
     root: Path | None
     stream: Stream
+
+    @property
+    def usual_threads(self) -> int:
+        return usual_threads(self.subject.method.net, self.stream.shape, self.spec.plan.batch)
 
     @property
     def model(self) -> str:

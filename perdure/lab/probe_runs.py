@@ -25,6 +25,7 @@ from perdure.lab.probe_run import (
 )
 from perdure.lab.snapshots import placeholder_snapshots
 from perdure.lab.store import lock_run, read_probe, read_probes
+from perdure.lab.threads import with_threads
 from perdure.ops.statistics import labels
 from perdure.report.probes import Result
 from perdure.schema import values_of
@@ -222,7 +223,9 @@ class Session:
         with ExitStack() as locks:
             for run in runs:
                 locks.enter_context(lock_run(run.store, run.path))
-            yield [open_run(run.path, run.record, label=run.label, **where) for run in runs]
+            opened = [open_run(run.path, run.record, label=run.label, **where) for run in runs]
+            locks.enter_context(with_threads(max(run.usual_threads for run in opened)))
+            yield opened
 
 
 def _measure_across(session: Session, runs: Sequence[FinishedRun], one: ProbeSpec, file: Path) -> Result:

@@ -23,6 +23,7 @@ from perdure.lab.probe_run import RunProgress, measure, open_run, probe_spec, wi
 from perdure.lab.snapshots import SnapshotSaver
 from perdure.lab.spec import RunSpec, spec
 from perdure.lab.store import lock_run, read_probes, run_directory, set_aside
+from perdure.lab.threads import check_threads, usual_threads, with_threads
 from perdure.lab.trackers import tracking
 from perdure.lab.warnings import warnings_for
 from perdure.methods.method import Method
@@ -62,6 +63,7 @@ def run(
     out: str | Path = "runs",
     root: str | Path | None = None,
     device: str = "cpu",
+    threads: int | None = None,
     checkpoint_every: float = 60.0,
     pictures: bool = True,
     callback: Callback | None = None,
@@ -79,6 +81,7 @@ def run(
       tensorboard, mlflow or wandb.
     - `pictures` of the run and its probes are drawn beside its record (`pictures` in what is returned), where
       matplotlib is installed; of a run that was done before, those that are missing.
+    - `threads` of torch; left out, one for a small network (`lab/threads.py`), torch's own number for others.
     - `out` is the store of runs, `root` the place of image files (default: PERDURE_DATA, else the user's cache).
 
     A run that is finished is not computed again (`already_done` in the record), and one that was interrupted resumes.
@@ -96,6 +99,7 @@ def run(
         out=Path(out),
         root=None if root is None else Path(root),
         device=device,
+        threads=threads,
         probes=probes,
         snapshots=snapshots,
         without=without,
@@ -116,6 +120,7 @@ def run_spec(
     root: Path | None = None,
     stream: Stream | None = None,
     device: str = "cpu",
+    threads: int | None = None,
     probes: Sequence[str] = (),
     snapshots: bool = False,
     without: Sequence[str] = (),
@@ -127,6 +132,8 @@ def run_spec(
     """`run` with a complete specification; a stream that is open already is not opened again, a checkpoint is written
     `every` so many seconds."""
     registry.check_not_loading()
+    if threads is not None:
+        check_threads(threads)
     fast.keep_heap()
     wanted = [probe_spec(name) for name in probes]
     torch_device = resolve_device(device)
@@ -143,10 +150,12 @@ def run_spec(
             looks_back = any(one.build(stream).needs_snapshots for one in wanted)
             savers = [SnapshotSaver(path)] if snapshots or looks_back else []
             with _failures_saved(path, spec):
-                record = _train(spec, stream, torch_device, path, without, Callbacks([callback, *savers]), every)
+                callbacks = Callbacks([callback, *savers])
+                record = _train(spec, stream, torch_device, path, without, callbacks, every, threads)
         if {one.key for one in wanted} - read_probes(path, record).keys() or snapshots:
             opened = open_run(path, record, root=root, device=device, progress=progress, stream=stream)
-            measure(with_snapshots(opened, callback) if snapshots else opened, wanted, callback)
+            with with_threads(threads or opened.usual_threads):
+                measure(with_snapshots(opened, callback) if snapshots else opened, wanted, callback)
     return {**record, "probes": read_probes(path, record), "path": str(path), "already_done": already_done}
 
 
@@ -207,16 +216,18 @@ def _train(
     without: Sequence[str],
     callback: Callback,
     every: float,
+    threads: int | None,
 ) -> dict[str, Any]:
     """Train from the last checkpoint on, or from the start, and write all files of the run."""
     method, saved, damaged = _resumed(path, spec, lambda: build(spec, stream).to(device), stream.shape)
+    threads = threads or usual_threads(method.net, stream.shape, spec.plan.batch)
     warnings = warnings_for(spec, method, without)
     learned, fit_state = Learned(), None
     if saved is not None:
         learned, fit_state = saved.learned, saved.fit_state
-        if saved.threads != torch.get_num_threads():
+        if saved.threads != threads:
             warnings.append(
-                f"began with {saved.threads} threads and goes on with {torch.get_num_threads()}: sums are taken in "
+                f"began with {saved.threads} threads and goes on with {threads}: sums are taken in "
                 "another order, so that the last digits may differ from those of a run without a break"
             )
     for warning in (*damaged, *warnings):
@@ -225,13 +236,16 @@ def _train(
     asked = tomli_w.dumps(_for_toml(spec.plain())).encode()
     store.write(path / "spec.toml", asked)
     callbacks, judged_on = Callbacks([callback, saver]), spec.judged_on
-    with saver.stopping_on_signals():
-        learn(method, stream, spec.plan, spec.seed, callbacks, judged_on=judged_on, learned=learned, state=fit_state)
-    store.write(path / "spec.toml", asked)  # again: somebody may have removed or renamed the directory meanwhile
-    # Without times, so that the same run always leaves the same bytes.
-    checkpoint.save(path / "model.safetensors", path.name, method, Learned(learned.matrix))
-    store.write_lines(path / "epochs.jsonl", (asdict(epoch) for epoch in learned.epochs))
-    record = {**summary(spec, stream, method, learned), "cautions": [*warnings, *method.cautions]}
+    with with_threads(threads):
+        with saver.stopping_on_signals():
+            learn(
+                method, stream, spec.plan, spec.seed, callbacks, judged_on=judged_on, learned=learned, state=fit_state
+            )
+        store.write(path / "spec.toml", asked)  # again: somebody may have removed or renamed the directory meanwhile
+        # Without times, so that the same run always leaves the same bytes.
+        checkpoint.save(path / "model.safetensors", path.name, method, Learned(learned.matrix))
+        store.write_lines(path / "epochs.jsonl", (asdict(epoch) for epoch in learned.epochs))
+        record = {**summary(spec, stream, method, learned), "cautions": [*warnings, *method.cautions]}
     record = store.finish(path, record)
     checkpoint.discard(path / "checkpoint")
     return record

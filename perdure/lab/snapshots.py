@@ -15,8 +15,9 @@ import torch
 
 from perdure.errors import CorruptFile
 from perdure.lab import checkpoint
-from perdure.lab.build import build, with_threads
+from perdure.lab.build import build
 from perdure.lab.spec import RunSpec
+from perdure.lab.threads import with_threads
 from perdure.methods.method import Method
 from perdure.train.callbacks import Callback, Callbacks
 from perdure.train.learn import learn

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
+import torch
+
 from perdure import registry
 from perdure.errors import Interrupted, PerdureError, RunLocked
 from perdure.lab.probe_run import RunProgress
@@ -42,6 +44,7 @@ class Job:
             out=Path(self.out),
             root=None if self.root is None else Path(self.root),
             device=self.device,
+            threads=torch.get_num_threads(),  # as its executor has set it
             probes=self.probes,
             every=self.every,
             trackers=self.trackers,
