@@ -64,21 +64,21 @@ def test_values_reach_the_method_and_the_plan(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("jobs_here")
-def test_demo_compares_three_methods_over_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demo_compares_four_methods_over_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(study.DEMO, "settings", {"valid_share": 0.9})
     monkeypatch.setitem(study.DEMO, "probes", ["pgd(strengths=4/255 images=5)"])
     done = perdure("demo", "--seeds", "2", "--tasks", "2", "--plan", "epochs=1", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    for word in ("finetune", "gpm", "rcl", "ACC", "BWT", "PGD-20 4/255", "rcl − finetune"):
+    for word in ("finetune", "gpm", "pat", "rcl", "ACC", "BWT", "PGD-20 4/255", "rcl − finetune"):
         assert word in done.stdout
-    assert done.stdout.count("accuracy on each task after each was learned") == 3  # of the first seed
+    assert done.stdout.count("accuracy on each task after each was learned") == 4  # of the first seed
     records = [json.loads(path.read_text()) for path in (tmp_path / "demo").rglob("record.json")]
     found = sorted((one["method"], one["seed"], one["threads"]) for one in records)
-    assert found == [("finetune", 2, 1), ("gpm", 2, 1), ("rcl", 2, 1)]
+    assert found == [("finetune", 2, 1), ("gpm", 2, 1), ("pat", 2, 1), ("rcl", 2, 1)]
     begun = [line.partition(" on ")[0] for line in done.stderr.splitlines() if line.endswith(": started")]
-    assert begun[0] == "rcl" or begun[:2] == ["gpm", "rcl"]  # the longest is among the first two
-    assert "<title>rcl, gpm, finetune on six" in (tmp_path / "demo/studies/demo/report.html").read_text()
-    assert study.DEMO["plan"] == {"epochs": 7}
+    assert begun[0] == "rcl" or begun[:2] == ["pat", "rcl"]  # the longest is among the first two
+    assert "<title>rcl, pat, gpm, finetune on six" in (tmp_path / "demo/studies/demo/report.html").read_text()
+    assert study.DEMO["plan"] == {"epochs": 5}
     assert (tmp_path / "demo" / "studies" / "demo" / "accuracy.png").read_bytes().startswith(b"\x89PNG")
 
 
