@@ -353,7 +353,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "run": RUN
     | CHOICES
     | {"seed": 1, "outliers": "", "probes": (), "snapshots": False, "without": (), "trackers": (), "pictures": True}
-    | {"checkpoint_every": 60.0, "callback": None, "progress": None},
+    | {"threads": None, "checkpoint_every": 60.0, "callback": None, "progress": None},
     "runs": {"out": "runs", "filters": ()},
     "search": RUN | CHOICES | {"trials": 20, "seeds": (1,), "jobs": None, "on": "local", "threads": 1, "at_once": None},
     "study": RUN

@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from perdure import fast
-from perdure.lab.build import with_threads
+from perdure.lab.threads import with_threads
 from perdure.methods.gpm import GPM
 from perdure.methods.method import Method
 from perdure.nets.network import Network

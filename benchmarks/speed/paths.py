@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from perdure import fast
-from perdure.lab.build import with_threads
+from perdure.lab.threads import with_threads
 from perdure.methods.gpm import GPM
 from perdure.seeding import chance
 

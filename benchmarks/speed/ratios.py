@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from perdure import fast
-from perdure.lab.build import with_threads
+from perdure.lab.threads import with_threads
 from perdure.seeding import chance
 
 from .against_textbook import epochs, updates

@@ -53,7 +53,10 @@ def join(app: typer.Typer) -> None:
 DEMO: dict[str, Any] = {
     "about": "four methods on the six tasks shipped in the package, clean and under attack",
     "benchmarks": ["six"],
-    "block": [{"methods": ["rcl"]}, {"methods": ["pat", "gpm", "finetune"]}],  # the longest first: no core waits in the end
+    "block": [
+        {"methods": ["rcl"]},
+        {"methods": ["pat", "gpm", "finetune"]},
+    ],  # the longest first: no core waits in the end
     "plan": {"epochs": 5},  # of the preset's ten, so that it takes less than three minutes on two cores
     "against": "finetune",
     "probes": ["pgd(strengths=4/255 images=50)"],
