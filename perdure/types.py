@@ -85,20 +85,20 @@ class Split:
         mean, std = (torch.tensor(v, dtype=like.dtype, device=like.device) for v in (self.mean, self.std))
         return PixelScale(mean.view(1, -1, 1, 1), std.view(1, -1, 1, 1))
 
-    def batches(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def batches(self, size: int, order: torch.Generator | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """All samples, normalized, in the same batches every time, so that the same weights always give the same
-        accuracy."""
-        for rows in self.pieces(size):
+        accuracy, or in batches that `order` shuffles."""
+        for rows in self.pieces(size, order=order):
             yield self.take(rows)
 
-    def pieces(self, size: int, images: int | None = None) -> list[Tensor]:
+    def pieces(self, size: int, images: int | None = None, order: torch.Generator | None = None) -> list[Tensor]:
         """The rows of each of those batches, of all images or of the first so many.
 
-        They are shuffled once for all: files sorted by class would make batches of one class, whose statistics are
-        worth nothing.
+        Without an `order` they are shuffled once for all: files sorted by class would make batches of one class, whose
+        statistics are worth nothing.
         """
-        order = torch.randperm(len(self), generator=torch.Generator().manual_seed(0))[:images].to(self.y.device)
-        return [order[piece] for piece in cut(len(order), size)]
+        rows = torch.randperm(len(self), generator=order or torch.Generator().manual_seed(0))[:images].to(self.y.device)
+        return [rows[piece] for piece in cut(len(rows), size)]
 
     def emptied(self) -> "Split":
         """The same without any image."""

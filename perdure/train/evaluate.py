@@ -45,21 +45,23 @@ class RunningScore:
 
 
 @torch.no_grad()
-def evaluate(method: Method, split: Split, task: int, batch: int = 64) -> Score:
-    """Evaluation mode, fixed batches in fixed order: batch norm may couple the images of a batch, so the same weights
-    give the same figure only on the same batches."""
+def evaluate(method: Method, split: Split, task: int, batch: int = 64, order: torch.Generator | None = None) -> Score:
+    """Evaluation mode, fixed batches in fixed order unless `order` shuffles them: batch norm may couple the images of a
+    batch, so the same weights give the same figure only on the same batches."""
     method.eval()
     running, weights = RunningScore(), method.weights(task)
-    for x, y in split.batches(batch):
+    for x, y in split.batches(batch, order):
         running.add(method.forward(x, task, weights).logits, y)
     score = running.score()
     assert score is not None  # a split has images
     return score
 
 
-def evaluate_together(method: Method, splits: Iterable[tuple[int, Split]], batch: int = 64) -> Score:
+def evaluate_together(
+    method: Method, splits: Iterable[tuple[int, Split]], batch: int = 64, order: torch.Generator | None = None
+) -> Score:
     """One score over several tasks' splits, every image counting the same."""
-    scores = [evaluate(method, split, task, batch) for task, split in splits]
+    scores = [evaluate(method, split, task, batch, order) for task, split in splits]
     total = sum(score.samples for score in scores)
     loss = sum(score.loss * score.samples for score in scores) / total
     accuracy = sum(score.accuracy * score.samples for score in scores) / total

@@ -72,7 +72,8 @@ def _fit(
         train = state.running.score()
         if plan.train_scores:
             train = evaluate_together(method, ((p.task, p.train) for p in lesson.parts))
-        valid = evaluate_together(method, ((p.task, p.valid) for p in lesson.parts))
+        shuffle = generator(seed, "valid", lesson.index, state.epoch) if plan.valid_order == "shuffled" else None
+        valid = evaluate_together(method, ((p.task, p.valid) for p in lesson.parts), order=shuffle)
         judged = valid.loss + method.penalty()
         with chance(seed, "guard", lesson.index, state.epoch):
             collapse = guard(method, lesson, state.epoch)

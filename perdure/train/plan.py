@@ -19,7 +19,10 @@ Augment = Annotated[
 Epochs = Annotated[int, Limits(ge=0)]
 
 # since format 4 of specifications
-ADDED = ("optimizer", "weight_decay", "nesterov", "reset_momentum", "milestones", "warmup", "augment", "statistics")
+ADDED = (
+    *("optimizer", "weight_decay", "nesterov", "reset_momentum", "milestones", "warmup", "augment", "statistics"),
+    "valid_order",
+)
 TRIED = {"sgd": 0.01, "adamw": 0.001}  # a rate at which most networks learn
 
 
@@ -43,6 +46,7 @@ class Plan:
     weight_decay: Weight = 0.0  # pull of all moving weights towards zero: in the gradient (SGD), or beside it (AdamW)
     augment: Augment = "none"  # random changes of training images, and of no others
     keep: Literal["best", "last"] = "best"  # weights kept after a lesson: lowest validation loss, or the last
+    valid_order: Literal["fixed", "shuffled"] = "fixed"  # batches of validation images: always the same, or new ones
     precision: Literal["float32", "bf16"] = "float32"  # in which the network computes while it learns
     statistics: Literal["batch", "task"] = "batch"  # of batch norm in use: those of the batch, as published, or stored
     train_scores: bool = False  # score the training set after each epoch, as the papers log it, not as it is learned

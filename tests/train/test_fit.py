@@ -33,6 +33,10 @@ from perdure.types import Batch, EpochStart, Gradient, Lesson, Part, Split, Stre
 QUICK = Plan(rate=0.02, epochs=2, batch=16, schedule="linear", keep="last")
 
 
+def first_images(split: Split, count: int) -> Split:
+    return replace(split, x=split.x[:count], y=split.y[:count])
+
+
 def test_where_no_network_has_a_seed_it_is_one(stream: Stream) -> None:
     found = []
     for given in ({}, {"seed": 1}):
@@ -65,6 +69,31 @@ def test_each_draw_of_a_lesson_comes_from_its_own_stream(stream: Stream) -> None
     found = {(*key[:2], 0) if key[0] == "train" else key: value for key, value in drawn.items()}
     assert found.keys() == {key for task in (0, 1) for key in (("begin", task), ("train", task, 0), ("end", task))}
     assert all(torch.equal(value, expected(*key)) for key, value in found.items())
+
+
+def test_validation_batches_are_new_after_each_epoch_only_where_that_is_asked_for(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the seed, the lesson and the epoch, so that a run that is resumed sees the same ones."""
+    taken: dict[str, list[Tensor]] = {}
+
+    def pieces(self: Split, size: int, images: int | None = None, order: torch.Generator | None = None) -> list[Tensor]:
+        found = plain(self, size, images, order)
+        if len(self) == len(task.valid):
+            taken[valid_order].append(torch.cat(found))
+        return found
+
+    plain, task = Split.pieces, replace(stream.tasks[0], valid=first_images(stream.tasks[0].valid, 10))
+    monkeypatch.setattr(Split, "pieces", pieces)
+    for valid_order in ("fixed", "shuffled"):
+        taken[valid_order] = []
+        method = FineTune(Network(MLP(stream.shape, seed=3)))
+        learn(method, [task], replace(QUICK, valid_order=valid_order))
+    first, second = taken["fixed"]
+    assert torch.equal(first, second)
+    expected = [torch.randperm(len(first), generator=generator(3, "valid", 0, epoch)) for epoch in range(2)]
+    assert len(taken["shuffled"]) == 2
+    assert all(map(torch.equal, taken["shuffled"], expected))
 
 
 @pytest.mark.parametrize("keep", ["best", "last"])

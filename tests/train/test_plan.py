@@ -47,7 +47,7 @@ def test_what_came_later_is_left_out_at_its_default() -> None:
     """Or all earlier runs would have other names."""
     assert set(Plan().plain()) == set(asdict(Plan())) - set(ADDED)
     changed = Plan(optimizer="adamw", weight_decay=0.1, schedule="steps", milestones=(3,), warmup=1, augment="flip")
-    assert set(changed.plain()) == set(asdict(changed)) - {"nesterov", "reset_momentum", "statistics"}
+    assert set(changed.plain()) == set(asdict(changed)) - {"nesterov", "reset_momentum", "statistics", "valid_order"}
     assert Plan(**changed.plain()) == changed
 
 
@@ -181,5 +181,5 @@ def test_what_a_plan_is_where_nothing_is_said() -> None:
     papers = {"rate": 0.01, "epochs": 200, "batch": 64, "schedule": "plateau", "factor": 2.0, "patience": 6}
     papers |= {"floor": 1e-5, "keep": "best", "optimizer": "sgd", "momentum": 0.0, "weight_decay": 0.0}
     unused = {"milestones": (), "warmup": 0, "nesterov": False, "reset_momentum": False, "augment": "none"}
-    unused |= {"precision": "float32", "statistics": "batch", "train_scores": False}
+    unused |= {"precision": "float32", "statistics": "batch", "train_scores": False, "valid_order": "fixed"}
     assert vars(Plan()) == papers | unused
