@@ -343,7 +343,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "bench": {"what": "ratios", "rounds": 15, "threads": 2, "only": (), "folder": None},
     "benchmark": {"seed": 1, "tasks": None, "root": None},
     "compare": CHOICES | {"seeds": (1, 2, 3), "probes": (), "outliers": "", "against": None},
-    "evaluate": {"batch": 64},
+    "evaluate": {"batch": 64, "order": None},
     "export_runs": {"out": "runs", "filters": (), "per": "run", "csv": None, "parquet": None, "warn": None}
     | {"records": None},
     "learn": {"seed": None, "callback": None, "judged_on": "test", "learned": None, "state": None},

@@ -146,6 +146,20 @@ def test_a_run_on_other_images_of_the_same_name_is_not_taken_for_done(
 )
 def test_hashes_stay_what_they_are(benchmark: str, rcl: str, gpm: str) -> None:
     """Another hash would be another directory: every run that anybody has would be computed again."""
+    assert spec("rcl", benchmark, plan={"valid_order": "fixed"}).digest() == rcl
+    assert spec("gpm", benchmark, plan={"valid_order": "fixed"}).digest("data") == gpm
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "rcl", "gpm"),
+    [
+        ("cifar100", "736e3b16eab20da2", "ab6692abda3ddc6d"),
+        ("five", "96f282ad2316ef1a", "2e0a376ef4ad7fc0"),
+        ("miniimagenet", "421e5f655863a575", "1031935a3c9e9213"),
+    ],
+)
+def test_hashes_of_the_papers_presets(benchmark: str, rcl: str, gpm: str) -> None:
+    """Which shuffle validation batches, as earlier ones did not."""
     assert spec("rcl", benchmark).digest() == rcl
     assert spec("gpm", benchmark).digest("data") == gpm
 
