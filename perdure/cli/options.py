@@ -24,6 +24,12 @@ P = ParamSpec("P")
 stdout = Console(highlight=False, markup=False, emoji=False)
 stderr = Console(stderr=True, highlight=False, markup=False, emoji=False)
 
+
+def _threads(default: str) -> Any:
+    says = "Threads of torch; another number changes the last digits."
+    return typer.Option(min=1, max=MOST_THREADS, metavar="N", help=says, show_default=default)
+
+
 AsJson = Annotated[bool, typer.Option("--json", help="Data on standard output and nothing else.")]
 Root = Annotated[
     Path | None,
@@ -32,16 +38,7 @@ Root = Annotated[
 Out = Annotated[Path, typer.Option(metavar="DIR", help="Where records go.")]
 Store = Annotated[Path, typer.Option(metavar="DIR", help="Where records are.")]
 Device = Annotated[str, typer.Option(metavar="NAME", help="Where to compute: cpu, cuda, cuda:1, mps.")]
-Threads = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        max=MOST_THREADS,
-        metavar="N",
-        help="Threads of torch; another number changes the last digits.",
-        show_default="torch's own",
-    ),
-]
+Threads = Annotated[int | None, _threads("torch's own")]
 Trackers = Annotated[list[str], typer.Option(metavar="NAME[:PLACE]", help="Also log to tensorboard, mlflow or wandb.")]
 MethodName = Annotated[
     str, typer.Argument(metavar="METHOD", help="A method, see `perdure ls methods`, or my.py:NAME for yours.")
@@ -72,16 +69,7 @@ NetworkName = Annotated[
 Jobs = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="How many runs at a time.", show_default="1, or one per GPU")
 ]
-RunThreads = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        max=MOST_THREADS,
-        metavar="N",
-        help="Threads of torch; another number changes the last digits.",
-        show_default="1 for a small network, else torch's own",
-    ),
-]
+RunThreads = Annotated[int | None, _threads("1 for a small network, else torch's own")]
 StudyThreads = Annotated[
     int | None,
     typer.Option(min=1, max=MOST_THREADS, metavar="N", help="Threads of each run.", show_default="the study's, else 1"),
