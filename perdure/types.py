@@ -68,6 +68,10 @@ class Split:
     def __len__(self) -> int:
         return len(self.y)
 
+    def __repr__(self) -> str:
+        """Without the images: tasks and streams are printed to see what they are."""
+        return f"Split({len(self)} images of {'×'.join(map(str, self.x.shape[1:]))})"
+
     def take(self, rows: Tensor | slice) -> tuple[Tensor, Tensor]:
         """Normalized images and labels of some rows."""
         return self.normalize(self.pixels(rows)), self.y[rows]

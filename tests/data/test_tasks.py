@@ -99,6 +99,14 @@ def test_make_task_does_not_share_memory_with_its_source():
     assert task.test.x.equal(before)
 
 
+def test_a_task_is_printed_without_its_images():
+    task = make_task("t", "ab", numbered(40), numbered(10), valid_share=0.1, seed=1, **SCALE)
+    assert "train=Split(36 images of 3×4×4), valid=Split(4 images of 3×4×4), test=Split(10 images of 3×4×4)" in repr(
+        task
+    )
+    assert "tensor" not in repr(task)
+
+
 def test_make_task_by_class():
     x, y = numbered(40, classes=4)
     task = make_task("t", "abcd", (x, y), (x, y), valid_share=0.2, seed=1, by_class=True, **SCALE)
