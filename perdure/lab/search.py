@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from hashlib import blake2b
+from itertools import product
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args, get_origin
@@ -116,8 +117,9 @@ def search(
 
     - `space` says what may vary, e.g. ["lambda=0.01..1:log", "samples=50..200", "plan.lr=0.01,0.1"]; `values`, `plan`
       and `settings` are as in `perdure.run` for what does not.
-    - There will be so many `trials` in all, those of earlier calls included; the score of each is the mean over
-      `seeds`. Every round has `at_once` proposals, as many as `jobs` when left out, and waits for all their runs.
+    - There will be so many `trials` in all, those of earlier calls included; fewer where `space` has lists alone and
+      every combination was tried. The score of each is the mean over `seeds`. Every round has `at_once` proposals, as
+      many as `jobs` when left out, and waits for all their runs.
     - `out`, `root`, `jobs`, `on`, `threads` and `device` are as in `perdure.study`.
     - `callback` is called with every event of a run and with every trial that ends.
     """
@@ -136,6 +138,8 @@ def search(
         study.sampler = optuna.samplers.TPESampler(seed=derive(wanted.seeds[0], "search", len(study.trials)) >> 32)
         _retry_lost(optuna, study)
         left, width = trials - len(_ended(study)), at_once or parallel or ON_RAY
+        if all(r.choices for r in wanted.ranges):
+            left = min(left, _queue_grid(optuna, study, wanted))
         try:
             while left > 0:
                 asked = [study.ask(_distributions(optuna, wanted)) for _ in range(min(width, left))]
@@ -290,6 +294,15 @@ def _retry_lost(optuna: ModuleType, study: Any) -> None:
         if "error" not in trial.user_attrs:
             study.enqueue_trial(trial.params)
         study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
+
+
+def _queue_grid(optuna: ModuleType, study: Any, search: Search) -> int:
+    """Where all ranges are lists, queue every combination that was not tried; how many there are. A second try of one
+    would come to the same."""
+    names = [r.name for r in search.ranges]
+    for values in product(*(r.choices for r in search.ranges)):
+        study.enqueue_trial(dict(zip(names, values, strict=True)), skip_if_exists=True)
+    return len(study.get_trials(states=[optuna.trial.TrialState.WAITING]))
 
 
 def _ended(study: Any) -> list[Any]:
