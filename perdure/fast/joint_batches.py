@@ -70,7 +70,8 @@ def batch_norm(
     rest = running_mean, running_var, weight, bias, training, momentum, eps
     if rows is None or not training or len(input) == rows:
         return F.batch_norm(input, *rest)
-    if running_mean is None and weight is not None and bias is not None and input.dtype == weight.dtype:
+    half = input.dtype == torch.bfloat16  # its statistics and weights are of full precision
+    if running_mean is None and weight is not None and bias is not None and (half or input.dtype == weight.dtype):
         out: Tensor = _JointBatchNorm.apply(input, weight, bias, rows, eps)  # type: ignore[no-untyped-call]
         return out
     return torch.cat([F.batch_norm(part, *rest) for part in torch.split(input, rows)])

@@ -64,10 +64,11 @@ class _FirstConvolution(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         share, x, difference, weight = ctx.saved_tensors
         stride, padding, dilation, groups = ctx.how
-        grad = grad.to(weight)  # a forward in half precision sends back what it sent
+        halved = weight.to(grad.dtype)  # a forward in half precision sends back what it sent
         _, of_weight, of_bias = torch.ops.aten.convolution_backward(
-            grad, x, weight, [len(weight)], stride, padding, dilation, False, [0, 0], groups, [False, True, ctx.biased]
-        )
-        along = F.conv2d(difference, weight, None, *ctx.how)
-        of_share = (grad[-len(along) :] * along).sum(tuple(range(1, grad.ndim))).to(share)
-        return of_share, None, None, of_weight, of_bias if ctx.biased else None, None
+            grad, x.to(grad), halved, [len(weight)], stride, padding, dilation, False, [0, 0], groups,
+            [False, True, ctx.biased],
+        )  # fmt: skip
+        along = F.conv2d(difference.to(grad), halved, None, *ctx.how)
+        of_share = (grad[-len(along) :] * along).sum(tuple(range(1, grad.ndim)), dtype=share.dtype)
+        return of_share, None, None, of_weight.to(weight), of_bias.to(weight) if ctx.biased else None, None
