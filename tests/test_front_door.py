@@ -357,6 +357,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "runs": {"out": "runs", "filters": ()},
     "search": RUN | CHOICES | {"trials": 20, "seeds": (1,), "jobs": None, "on": "local", "threads": 1, "at_once": None},
     "study": RUN
+    | {"only": (), "seeds": ()}
     | {"jobs": None, "on": "local", "scale": 1.0, "threads": None, "cpus": None, "gpus": None, "trackers": ()}
     | {"dry": False, "pictures": True, "callback": None},
     "wrap": {"head": None, "keep_head": False, "free": (), "statistics": "task", "fresh": False},

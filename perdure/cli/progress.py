@@ -183,12 +183,15 @@ def _announcement(plan: StudyPlan) -> Iterator[str]:
     """What is to do, and whether the cores are put to good use."""
     runs, done, to_do = len(plan.runs), plan.done, len(plan.to_do)
     if not to_do:
-        what = "all of them done already" if done == runs else f"{done} done already, none that can be done"
+        waiting = any(run.state == "waiting" for run in plan.runs)
+        left = "none of those asked for is left" if waiting else "none that can be done"
+        what = "all of them done already" if done == runs else f"{done} done already, {left}"
         yield f"study {plan.study.name}: {runs} runs, {what}; nothing to compute"
         return
     where = f"on {plan.on}" if plan.jobs is None else f"{plan.jobs} at a time"
     threads = f"{plan.threads} thread{'s' if plan.threads > 1 else ''} each"
-    yield f"study {plan.study.name}: {runs} runs, {done} done already, {to_do} to do; {where}, {threads}"
+    now = "" if all(run.wanted for run in plan.runs) else " now"
+    yield f"study {plan.study.name}: {runs} runs, {done} done already, {to_do} to do{now}; {where}, {threads}"
     if plan.jobs is None or plan.device != "cpu":
         return
     best = cores() // plan.threads

@@ -189,6 +189,12 @@ def _by_method(given: dict[str, str], methods: list[str]) -> dict[str, dict[str,
 
 def study(
     name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="See `perdure ls studies`, or a TOML file.")],
+    only: Annotated[
+        list[str], typer.Option(metavar="ROW", help="Compute this row of its table alone, or this method; repeatable.")
+    ] = [],  # noqa: B006 — typer reads it, nobody changes it
+    seeds: Annotated[
+        str, typer.Option(metavar="N,N,…", help="Compute these seeds of it alone.", show_default="all")
+    ] = "",
     jobs: Jobs = None,
     on: Where = "local",
     dry: Dry = False,
@@ -216,6 +222,8 @@ def study(
     with StudyProgress(stderr) as progress:
         result = lab.study(
             name,
+            only=only,
+            seeds=numbers("--seeds", seeds) if seeds else (),
             out=out,
             root=root,
             jobs=jobs,

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 
 from perdure import registry
-from perdure.errors import CorruptFile, Interrupted, PerdureError, WrongValue
+from perdure.errors import CorruptFile, Interrupted, PerdureError, UnknownName, WrongValue
 from perdure.files import read_bytes
 from perdure.lab import index
 from perdure.lab.build import BenchmarkFunction, count_lessons, open_clean
@@ -44,6 +44,7 @@ class StudyRun:
     error: str = ""  # why it is not
     computed: bool = False  # now, not before
     row: str = ""  # what tables call it, where the study has a name for it
+    wanted: bool = True  # now, and not by a later call
 
     def plain(self) -> dict[str, Any]:
         """The run as JSON has it."""
@@ -91,7 +92,7 @@ class StudyPlan:
 
     @property
     def to_do(self) -> list[StudyRun]:
-        return [run for run in self.runs if run.state == "waiting"]
+        return [run for run in self.runs if run.state == "waiting" and run.wanted]
 
     @property
     def done(self) -> int:
@@ -204,6 +205,8 @@ class StudyResult:
 def study(
     name: str | Path | Study,
     *,
+    only: Sequence[str] = (),
+    seeds: Sequence[int] = (),
     out: str | Path = "runs",
     root: str | Path | None = None,
     jobs: int | None = None,
@@ -221,6 +224,7 @@ def study(
     """Do all runs of a study that are not done, and compare methods over seeds: what `perdure study` does.
 
     - `name` is a shipped study, a TOML file, or what `perdure.lab.study_file.read` returned.
+    - `only` names rows of its table, or methods, and `seeds` some of its seeds: other runs that are not done wait.
     - `jobs` runs at a time on this machine (1, or one per GPU), or `on` a Ray cluster, where each run takes `cpus` and
       `gpus`; each computes with `threads` threads, those of the study when left out.
     - `scale` multiplies the epochs of every plan. `trackers` are tensorboard, mlflow or wandb.
@@ -244,6 +248,7 @@ def study(
         raise WrongValue(f"{asked.where}: {error}") from None
     for run, (row, _) in zip(runs, named, strict=True):
         run.row = row
+    _choose(runs, only, seeds)
     plan = StudyPlan(asked, runs, scale, out, root, device, on, executor, parallel, threads)
     callback = callback or StudyCallback()
     if asked.table:
@@ -300,6 +305,23 @@ def compare(
         "against": None if against is None else registry.methods.name(against),
     }
     return study(in_memory("compare", content), **options)
+
+
+def _choose(runs: Sequence[StudyRun], only: Sequence[str], seeds: Sequence[int]) -> None:
+    """Mark which runs are wanted now. A row goes by its own name, or else by its method's."""
+    named = {run.row or registry.methods.short_name(run.spec.method) for run in runs}
+    methods = {registry.methods.short_name(run.spec.method) for run in runs}
+    for name in only:
+        if name not in named | methods:
+            raise UnknownName("row", name, named | methods)
+    for seed in seeds:
+        if seed not in {run.spec.seed for run in runs}:
+            has = ", ".join(map(str, sorted({run.spec.seed for run in runs})))
+            raise WrongValue(f"seed {seed} is not in the study; it has {has}")
+    for run in runs:
+        method = registry.methods.short_name(run.spec.method)
+        chosen = (run.row or method) in only or (method in only and method not in named)
+        run.wanted = (chosen or not only) and (run.spec.seed in seeds or not seeds)
 
 
 def _check_files(wanted: Sequence[RunSpec]) -> None:

@@ -346,12 +346,50 @@ def test_python_runs_what_is_not_done_and_follows_it(tmp_path: Path) -> None:
     assert found.costs is None
 
 
+@pytest.mark.usefixtures("jobs_here")
+def test_rows_and_seeds_that_are_asked_for_are_done_and_the_rest_waits(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    more = """
+    tasks = 1
+    plan = { epochs = 1 }
+    [[block]]
+    methods = ["finetune", "gpm"]
+    [[block]]
+    row = "gpm, ε = 0.9"
+    methods = ["gpm"]
+    values.gpm = { threshold = 0.9 }
+    """
+    file.write_text(GRID.replace('methods = ["finetune", "gpm"]\n', "").replace("tasks = 2", more))
+
+    def done(**asked: Any) -> list[tuple[str, float, int]]:
+        found = perdure.study(file, out=tmp_path, **asked)
+        assert [run.state for run in found.runs] == ["done" if run.record else "waiting" for run in found.runs]
+        assert not found.failed
+        now = [run.spec for run in found.runs if run.computed]
+        return [(one.method, one.values.get("threshold"), one.seed) for one in now]
+
+    assert done(only=["gpm"], seeds=[2]) == [("gpm", 0.97, 2)]
+    assert done(only=["gpm, ε = 0.9"], seeds=[2, 3]) == [("gpm", 0.9, 2), ("gpm", 0.9, 3)]
+    assert done(only=["gpm", "gpm, ε = 0.9"], seeds=[2]) == []
+    said = here(str(file), "--out", str(tmp_path), "--only", "gpm", "--seeds", "2")
+    assert said.exit_code == 0, said.output
+    assert "9 runs, 3 done already, none of those asked for is left" in said.stderr
+    dry = json.loads(here(str(file), "--out", str(tmp_path), "--dry", "--json", "--seeds", "2").stdout)
+    assert (dry["done"], dry["to_do"]) == (3, 1)
+    # A method whose rows all have names of their own goes by them, and by its own.
+    file.write_text(file.read_text().replace('"finetune", "gpm"', '"finetune"'))
+    assert done(only=["gpm"], seeds=[1]) == [("gpm", 0.9, 1)]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["smok"], "did you mean smoke"),
         (["nothing.toml"], "no such file"),
         (["smoke", "--scale", "0"], "scale=0 is not allowed"),
+        (["smoke", "--only", "gmp"], "unknown row 'gmp'; did you mean gpm?"),
+        (["smoke", "--seeds", "7"], "seed 7 is not in the study; it has 1, 2, 3"),
+        (["smoke", "--seeds", "a"], "--seeds a is not allowed; write whole numbers"),
         (["smoke", "--on", "moon"], "use local, ray, auto or ray://HOST:PORT"),
         (["smoke", "--on", "ray", "--jobs", "2"], "--jobs is for --on local"),
         (["smoke", "--cpus", "2"], "--cpus and --gpus are for --on ray"),
