@@ -124,8 +124,8 @@ class StudyProgress(Bars, StudyCallback):
     def on_start(self, plan: StudyPlan) -> None:
         for line in (*error_lines([run for run in plan.runs if run.state == "failed"]), *_announcement(plan)):
             self.print(line)
-        apart = labels([run.spec.plain() for run in plan.runs])
-        names = {id(run): _name(run.spec, label) for run, label in zip(plan.runs, apart, strict=True)}
+        apart = labels([{**run.spec.plain(), "row": run.row} for run in plan.runs])
+        names = {id(run): _name(run.spec, label, run.row) for run, label in zip(plan.runs, apart, strict=True)}
         self.names = [names[id(run)] for run in plan.to_do]
         self.all = self.bars.add_task("runs", total=len(self.names), note="")
         self.running = [
@@ -165,8 +165,8 @@ class StudyProgress(Bars, StudyCallback):
             self.print(f"timed {spec.method} on {spec.benchmark}")
 
 
-def _name(spec: RunSpec, label: str = "") -> str:
-    return f"{spec.method} on {spec.benchmark}{f' ({label})' if label else ''}, seed {spec.seed}"
+def _name(spec: RunSpec, label: str = "", row: str = "") -> str:
+    return f"{row or spec.method} on {spec.benchmark}{f' ({label})' if label else ''}, seed {spec.seed}"
 
 
 def error_lines(runs: Sequence[StudyRun]) -> Iterator[str]:
@@ -176,7 +176,7 @@ def error_lines(runs: Sequence[StudyRun]) -> Iterator[str]:
         by_error.setdefault(run.error or "stopped", []).append(run)
     for error, alike in by_error.items():
         others = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
-        yield f"{_name(alike[0].spec)}{others}: {error}"
+        yield f"{_name(alike[0].spec, row=alike[0].row)}{others}: {error}"
 
 
 def _announcement(plan: StudyPlan) -> Iterator[str]:

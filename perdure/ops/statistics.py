@@ -172,16 +172,21 @@ def groups(runs: Sequence[Run]) -> list[Group]:
 
 
 def labels(runs: Sequence[Run]) -> list[str]:
-    """For each run what sets it apart from the others of its method and benchmark, besides the seed."""
-    first: dict[tuple[str, str], dict[str, Any]] = {}
-    differing: dict[tuple[str, str], set[str]] = {}
+    """For each run what sets it apart from the others of its method and benchmark, besides the seed. What a study has a
+    name for is set apart by the name."""
+    first: dict[tuple[str, ...], dict[str, Any]] = {}
+    differing: dict[tuple[str, ...], set[str]] = {}
     for run in runs:
-        own, key = _facts(run), (run["method"], run["benchmark"])
+        own, key = _facts(run), _family(run)
         known = first.setdefault(key, own)
         differing.setdefault(key, set()).update(
             name for name in own.keys() | known.keys() if own.get(name) != known.get(name)
         )
-    return [_label(_facts(run), differing[run["method"], run["benchmark"]]) for run in runs]
+    return [_label(_facts(run), differing[_family(run)]) for run in runs]
+
+
+def _family(run: Run) -> tuple[str, ...]:
+    return run["method"], run["benchmark"], run.get("row", "")
 
 
 def reference(found: Sequence[Group], benchmark: str, method: str | None = None) -> Group | None:

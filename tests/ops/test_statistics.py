@@ -170,6 +170,17 @@ def test_labels_name_networks_and_plans_too() -> None:
     assert labels([run("gpm"), run("ewc", network="alexnet")]) == ["", ""]
 
 
+def test_what_a_study_has_a_name_for_does_not_set_apart_what_it_has_none_for() -> None:
+    low = {"row": "gpm, low"}
+    assert labels([run("gpm"), run("gpm", threshold=0.9) | low, run("gpm", seed=2)]) == ["", "", ""]
+    found = groups([run("gpm"), run("gpm", threshold=0.9) | low, run("gpm", threshold=0.8) | low])
+    assert [(group.name, group.label) for group in found] == [
+        ("gpm", ""),
+        ("gpm, low", "threshold=0.9"),
+        ("gpm, low", "threshold=0.8"),
+    ]
+
+
 def test_every_group_is_compared_with_its_benchmarks_first_or_with_the_one_named() -> None:
     def group(method: str, benchmark: str, *acc: float) -> Group:
         return Group(method, benchmark, "", tuple({"seed": seed, "acc": one} for seed, one in enumerate(acc, 1)))
