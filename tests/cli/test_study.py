@@ -376,9 +376,13 @@ def test_rows_and_seeds_that_are_asked_for_are_done_and_the_rest_waits(tmp_path:
     assert "9 runs, 3 done already, none of those asked for is left" in said.stderr
     dry = json.loads(here(str(file), "--out", str(tmp_path), "--dry", "--json", "--seeds", "2").stdout)
     assert (dry["done"], dry["to_do"]) == (3, 1)
+    said = here(str(file), "--out", str(tmp_path), "--only", "gpm", "--seeds", "1")
+    assert "gpm on synthetic, seed 1: started" in said.stderr.splitlines()
     # A method whose rows all have names of their own goes by them, and by its own.
     file.write_text(file.read_text().replace('"finetune", "gpm"', '"finetune"'))
-    assert done(only=["gpm"], seeds=[1]) == [("gpm", 0.9, 1)]
+    said = here(str(file), "--out", str(tmp_path), "--only", "gpm", "--seeds", "1")
+    assert "gpm, ε = 0.9 on synthetic, seed 1: started" in said.stderr.splitlines()
+    assert done(only=["gpm"], seeds=[1, 2, 3]) == []
 
 
 @pytest.mark.parametrize(
